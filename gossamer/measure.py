@@ -77,7 +77,7 @@ class Task:
     as_in_plan: whether kernels of captured executions may begin before the previous execution has
     ended; see Device.timed_graph.
     around: makes a context manager in which each sample on processors is taken. Used only with the
-    option `apart` of `interleave`.
+    option `isolated` of `interleave`.
     """
 
     device: Device
@@ -112,7 +112,7 @@ def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
-               budget_us: float = 2e6, apart: bool = False) -> list[Timing]:
+               budget_us: float = 2e6, isolated: bool = False) -> list[Timing]:
     """Return the times of each task, after a warm-up.
 
     The tasks are sampled in turn. A sample repeats short work until it lasts about `sample_us`
@@ -121,11 +121,11 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
     after `repeats` rounds, or after at least three rounds once `budget_us` microseconds are spent.
     Exceptions raised by the work propagate.
 
-    apart: whether to keep tasks on processors from disturbing each other. Each sample of such a
+    isolated: whether to keep tasks on processors from disturbing each other. Each sample of such a
     task then waits until the threads of this process are idle, and starts with an untimed execution
     that wakes the task's own threads.
     """
-    prepare = _prepared_apart if apart else prepared
+    prepare = _prepared_isolated if isolated else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
     for result in results:
         if isinstance(result, Exception):
@@ -157,8 +157,8 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
     return repeated(task, sample_us, once())
 
 
-def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
-    """Return the task after its warm-up, for the option `apart` of `interleave`."""
+def _prepared_isolated(task: Task, sample_us: float) -> PreparedTask:
+    """Return the task after its warm-up, for the option `isolated` of `interleave`."""
     if not task.device.on_processors:
         return prepared(task, sample_us)
     with task.around():

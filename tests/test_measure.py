@@ -32,14 +32,14 @@ def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "the quartiles of the times on host differ by more than 25%, ")
 
 
-def test_samples_apart_begin_at_rest_with_an_execution_that_is_not_timed(
+def test_isolated_samples_begin_at_rest_with_an_execution_that_is_not_timed(
         monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     monkeypatch.setattr(measure, "wait_for_rest", lambda: events.append("rest"))
     host = find("host")
     tasks = [Task(host, lambda stream: events.append("a")),
              Task(host, lambda stream: events.append("b"))]
-    interleave(tasks, repeats=2, sample_us=0.0, apart=True)
+    interleave(tasks, repeats=2, sample_us=0.0, isolated=True)
     assert "".join(event[0] for event in events) == "aabb" + "raarbb" * 2
 
 

@@ -197,7 +197,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
 def _network_us(plans: Sequence[Plan], batch: int) -> list[float]:
     """Return microseconds of an execution of each plan. Their samples are taken in turn."""
     timings = interleave([plan.calls("be timed").first_context(batch).ready() for plan in plans],
-                         repeats=20, sample_us=2e4, budget_us=1e7, apart=True)
+                         repeats=20, sample_us=2e4, budget_us=1e7, isolated=True)
     return [timing.median_us for timing in timings]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gossamer.ops.algorithm import Problem
 
-_LEFT_OUT = ("crowded", "facts", "formats", "result", "scaled_signs")
+_LEFT_OUT = ("dense_groups", "facts", "formats", "result", "scaled_signs")
 """Optional fields: facts about values, and memory formats. They are omitted if they have their
 default values."""
 

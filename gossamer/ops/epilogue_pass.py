@@ -6,7 +6,6 @@ that import the kernel's module.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from gossamer.device.base import Device
@@ -14,7 +13,7 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, output_buffer
-from gossamer.ops.strided import WORK_GROUP_SIZE, divisor
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, elements_per_channel
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -39,7 +38,7 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     """
     if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
         return []
-    channels, inner = output.shape[1], _inner(output)
+    channels, inner = output.shape[1], elements_per_channel(output)
     no_channels = "channel" not in epilogue.operands
     one_channel = inner % 4 == 0 or no_channels
     four_channels = inner == 1 and channels % 4 == 0
@@ -55,9 +54,3 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
     return [Launch(kernel, (-(-items // work_group),), (work_group,),
                    (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
-
-
-def _inner(spec: TensorSpec) -> int:
-    """Return the number of consecutive elements of one channel."""
-    pixels = math.prod(spec.shape[2:])
-    return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

@@ -1,4 +1,4 @@
-"""Algorithms whose code LLVM generates for this processor."""
+"""Base classes of algorithms that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class GeneratedCode(Algorithm):
 
 
 class Work(NamedTuple):
-    """What one function computes of a tensor: how many tasks there are, and for how many threads.
+    """What one function computes of a tensor.
+
+    tasks: number of tasks. threads: number of threads that share them.
     """
 
     code: Function
@@ -36,7 +38,7 @@ class Work(NamedTuple):
 
 
 class OneTensor(GeneratedCode):
-    """An algorithm with one input and one output, whose state's data is `Work`."""
+    """An algorithm with one input and one output; its state's data is a `Work`."""
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

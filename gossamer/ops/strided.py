@@ -32,6 +32,17 @@ def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
+def elements_per_channel(spec: TensorSpec) -> int:
+    """Return the number of consecutive elements of one channel.
+
+    They have the same index along axis 1.
+    """
+    if len(spec.shape) != 4:
+        return math.prod(spec.shape[2:])
+    axes = AXES[spec.layout]
+    return math.prod(spec.shape[axis] for axis in axes[axes.index(1) + 1:])
+
+
 def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
     """Return one variant for each layout.

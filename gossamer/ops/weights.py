@@ -32,7 +32,7 @@ class WeightsInfo:
         The value facts of the weights if they have few different values; else REAL.
     scaled_signs : bool
         Whether all weights of each output channel are c or -c for some c > 0 of the channel.
-    crowded : float
+    dense_groups : float
         Share of groups of four weights that have more than two nonzeros: 0 for 2:4 sparse weights.
         A group belongs to four neighbouring input channels, one tap and one output channel.
     """
@@ -41,7 +41,7 @@ class WeightsInfo:
     mask_hash: str = ""
     facts: ValueFacts = REAL
     scaled_signs: bool = False
-    crowded: float = 1.0
+    dense_groups: float = 1.0
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

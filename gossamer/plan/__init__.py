@@ -1,1 +1,1 @@
-"""Plans of networks: how they are lowered, tuned, chosen, run, stored and reported."""
+"""Plans of networks: lowering, tuning, choice, execution, storage and reports."""

@@ -1,4 +1,4 @@
-"""The functions that make plans: for a network and a device, and with other weights."""
+"""Functions that make plans, also with other weights."""
 
 from __future__ import annotations
 
@@ -38,85 +38,83 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         A graph from `gossamer.load`, or an argument of `gossamer.load`: a file name, the name of a
         network of the zoo, or an ONNX model in memory.
     device : str, Device, or sequence of str or Device, optional
-        The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
-        OpenCL GPU, else the host. The devices of a list share the work; a list may name a device
-        twice. "cuda:all" stands for all CUDA devices, and "cuda:0,cuda:2" for a list.
+        The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device if there is
+        one, then an OpenCL GPU, then the host. The devices of a list share the work; a list may
+        name a device twice. "cuda:all" stands for all CUDA devices, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         The shape, without the batch, of each input that has open dimensions besides the batch, by
         the input's name. Dimensions that stay open are set by the arrays of each call.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all outputs. Layers that
-        only other outputs need are not computed.
+        Names of the outputs to return, in this order; by default all outputs. Layers that only
+        other outputs need are not computed.
     strict : bool, default False
         Whether a layer that the device cannot run is an error. Otherwise the layer runs on the
         host.
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers when a batch size is first used; the fastest
-        plan is taken. Times are stored on disk and not measured again. By default algorithms are
-        taken in a fixed order, and nothing is measured.
+        plan is taken. Times are stored on disk and not measured again. By default nothing is
+        measured, and each layer takes the first supported algorithm in a fixed order.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The lowest precision in which layers may be computed. A layer is computed in less than
-        float32 only where this was measured to be faster. By default fp32. The dtypes of the
-        network's inputs and outputs stay the same, but where a precision is given, float64 in a
-        file becomes float32. Where no precision is given, ONNX Runtime, if it is installed,
-        computes float64 on the host.
+        The lowest precision in which layers may be computed, by default fp32. A layer is computed
+        in less than float32 only if this was measured to be faster. The dtypes of the network's
+        inputs and outputs stay the same, except that float64 in a file becomes float32 if a
+        precision is given. Without one, ONNX Runtime, if installed, computes float64 on the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
-        normalised error of the outputs on these inputs against float64. Where a node mixes the
+        normalised error of the outputs on these inputs against float64. If a node mixes the
         images of a batch, plans are made for exactly this number of images.
     tolerance : float, optional
-        The largest normalised error that is allowed on the calibration inputs, such as 1e-3; where
-        the error would be larger, some layers are computed in float32 instead.
+        The largest allowed normalised error on the calibration inputs, such as 1e-3. If the error
+        would be larger, some layers are computed in float32 instead.
     only : str, optional
         The name of an algorithm that computes every layer that it can compute, so that published
         algorithms can be compared; other layers take other algorithms.
     sparse_threshold : float, optional
         A sparsity between 0 and 1, such as 0.6, that decides between dense algorithms and
-        algorithms that skip zeros, in place of measured times. Layers with a larger share of zeros
-        take an algorithm that skips zeros, other layers a dense algorithm. Where several algorithms
-        may compute a layer, the fastest is taken if an effort is given, else the first in a fixed
-        order.
+        algorithms that skip zeros instead of measured times. Layers with a larger share of zeros
+        take an algorithm that skips zeros, other layers a dense algorithm. If several algorithms
+        may compute a layer, the fastest is taken if an effort is given, and otherwise the first in
+        a fixed order.
     budget : float, optional
-        Seconds that measuring may take for a batch size. When these seconds are over, the plan is
-        chosen by the times measured so far. This plan is never slower than the plan without an
-        effort: the candidates of that plan are measured first, even where measuring them takes
-        longer than the budget.
+        Seconds that measuring may take for a batch size. After this time the plan is chosen by the
+        times measured so far. This plan is never slower than the plan without an effort: the
+        candidates of that plan are measured first, even if that takes longer than the budget.
     force : mapping of str to str, optional
-        The name of the algorithm that a layer takes, by the layer's name. Where the algorithm
-        cannot compute the layer, calling the plan raises an InputError that says why.
+        The name of the algorithm that a layer takes, by the layer's name. If the algorithm cannot
+        compute the layer, calling the plan raises an InputError that says why.
     threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
-        processor that the process may use, but no more than OMP_NUM_THREADS says. One thread is
-        faster where other programs keep a processor busy.
+        processor that the process may use, but at most OMP_NUM_THREADS. One thread is faster if
+        other programs keep a processor busy.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
-        and cuDNN on CUDA, where gossamer's own algorithms compute them too.
+        and cuDNN on CUDA, even if gossamer's own algorithms support them.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
         The input format in which the plan accepts the network's input, or the input formats of
         several inputs by their names. An input format has a dtype, an order of the axes, and a
-        normalisation that the device computes. "photos" stands for bytes in NHWC, normalised as the
-        network's metadata says. By default the plan accepts inputs as the network's file declares
-        them.
+        normalisation that the device computes. "photos" stands for bytes in NHWC, normalised as
+        specified by the network's metadata. By default the plan accepts inputs as declared in the
+        network's file.
     output_dtype : {"float32", "float16"}, optional
-        The dtype in which float32 outputs are returned, by default the dtype that the file states.
+        The dtype in which float32 outputs are returned, by default the dtype in the file.
 
     Returns
     -------
     Plan, PlanGroup or OpenPlan
-        A Plan. Where several devices are named, a group of plans instead; where sizes besides the
-        batch stay open, an OpenPlan, which accepts inputs of any size. The algorithms of the layers
-        are chosen when a batch size is first used, once for each kind of device.
+        A Plan; a group of plans if several devices are named; an OpenPlan, which accepts inputs of
+        any size, if sizes other than the batch stay open. The algorithms of the layers are chosen
+        when a batch size is first used, once for each kind of device.
 
     Raises
     ------
     ModelError
-        If the model cannot be read or is wrong.
+        If the model cannot be read or is invalid.
     UnsupportedError
-        If the model holds something that gossamer cannot compute.
+        If the model contains something that gossamer cannot compute.
     DeviceError
-        If the device is not there or fails.
+        If the device does not exist or fails.
     InputError
-        If another argument is wrong.
+        If another argument is invalid.
     """
     from gossamer.model.load import load
 
@@ -147,14 +145,14 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 
 
 def with_weights(plan: Plan, graph: Graph) -> Plan:
-    """Return a plan of the same network with other weights, for which nothing is measured.
+    """Return a plan of the same network with other weights.
+
+    Nothing is measured. Raises InputError if a layer differs in more than its weights, or if its
+    algorithm was chosen for the zeros or values of the old weights, and the new weights have other
+    zeros or values.
 
     plan: the plan whose choices are kept, for all batch sizes that it has planned.
     graph: the network with its new weights, as `gossamer.load` returns it.
-
-    Raises InputError where a layer differs in more than its weights, or where its algorithm was
-    chosen for the zeros or values of the old weights, and the new weights have other zeros or
-    values.
     """
     made = Plan(optimised_for(graph, plan.device), plan.device, Policy(strict=plan.policy.strict),
                 choices=StoredChoices(Path(graph.name), plan.choices()))

@@ -1,4 +1,7 @@
-"""Batcher: computes requests of many callers in batches, with sizes chosen by the plan's times."""
+"""Batcher: computes requests of many callers in batches.
+
+The plan's times decide the sizes of the batches.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,21 @@ from gossamer.plan.run.device_workers import (
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
-"""The most batches that a device has at the same time: one is copied while another is computed."""
+"""Largest number of batches that a device has at the same time: one is copied while another is
+computed."""
 _WARM_CALLS = 3
 """Number of executions of a new context that may take longer than later executions: the first loads
 kernels, the second captures a graph of the steps, and the third one of copies and steps."""
 
 
 class Batcher(Closable):
-    """Dynamic batching of the requests of threads and of asyncio tasks.
+    """Dynamic batching of requests from threads and asyncio tasks.
 
     The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
-    device is free, the batch that goes next is chosen by these times, and by the times at which the
-    results of the waiting requests are due. No request waits while a device is free. Each request
-    is computed alone where an input has no free batch size, or where the outputs for an image
-    depend on the other images of its batch.
+    device is idle, the next batch is chosen by these times, and by the times at which the results
+    of the waiting requests are due. No request waits while a device is idle. Each request is
+    computed by itself if an input has a fixed batch size, or if the outputs for an image depend on
+    the other images of its batch.
 
     Parameters
     ----------
@@ -57,18 +61,19 @@ class Batcher(Closable):
     most : int, default 64
         The largest number of images in a batch.
     queue : int, default 1024
-        How many images may wait. A request for which the queue has no room is refused.
+        Largest number of images that may wait. A request that does not fit into the queue is
+        refused.
 
     Attributes
     ----------
     times : dict of int to float
-        The seconds that a batch of each used size takes, on the slowest of the devices; empty where
-        requests are computed alone.
+        The seconds that a batch of each used size takes, on the slowest of the devices; empty if
+        each request is computed by itself.
 
     Raises
     ------
     InputError
-        If an argument is wrong, or if the plan is closed or cannot be streamed.
+        If an argument is invalid, or if the plan is closed or cannot be streamed.
     """
 
     def __init__(self, plan: Plan | PlanGroup, latency: float | None = None, *, most: int = 64,
@@ -100,50 +105,50 @@ class Batcher(Closable):
         CLOSED_AT_EXIT.add(self._work)
 
     def __repr__(self) -> str:
-        """Return the plan, the batch sizes and how many images wait."""
+        """Return the plan, batch sizes and waiting images."""
         sizes = (f"batches of {', '.join(map(str, self.times))}" if self.times else
                  "each request alone")
         return f"<Batcher of {self._plan!r}: {sizes}; {self.waiting} waiting>"
 
     @property
     def waiting(self) -> int:
-        """How many images wait now."""
+        """Number of images that wait now."""
         return self._waiting.rows
 
     @property
     def batches(self) -> dict[int, int]:
-        """How many batches of each size were begun."""
+        """Number of batches of each size that were begun."""
         return dict(self._waiting.batches)
 
     def submit(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Future[Any]:
-        """Have a request computed, and return at once.
+        """Submit a request, and return at once.
 
         Parameters
         ----------
         *inputs : array
             One array in host memory for each input of the network, of one or several images, as for
-            `plan(x)`. The arrays must not be changed before the result is there.
+            `plan(x)`. The arrays must not be changed before the result is available.
         deadline : float, optional
-            Seconds after which nobody needs the result. A request that still waits then is not
-            computed.
+            Seconds after which the result is no longer needed. A request that still waits then is
+            not computed.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
         concurrent.futures.Future
-            The future's `result()` is what `plan(x)` returns, and its `cancel()` gives up a request
+            The future's `result()` is what `plan(x)` returns, and its `cancel()` cancels a request
             that is not being computed yet.
 
         Raises
         ------
         InputError
-            If the inputs do not fit the network or hold more images than the queue can hold, or if
-            the batcher is closed.
+            If the inputs do not fit the network or contain more images than the queue can hold, or
+            if the batcher is closed.
         QueueFullError
             If there is no room in the queue.
         DeadlineError
-            If the deadline is not in the future. Where the deadline passes later, the result raises
+            If the deadline is not in the future. If the deadline passes later, the result raises
             this error.
         """
         request = self._request(inputs, named, deadline)
@@ -156,7 +161,7 @@ class Batcher(Closable):
 
     def submit_all(self, requests: Iterable[tuple[Mapping[str, Any], float | None]]
                    ) -> list[Future[Any]]:
-        """Have several requests computed, and return at once.
+        """Submit several requests, and return at once.
 
         One call of `submit_all` is faster than many calls of `submit`, and its requests can go in
         one batch.
@@ -169,8 +174,8 @@ class Batcher(Closable):
         Returns
         -------
         list of concurrent.futures.Future
-            For each request the future that `submit` would return. Where `submit` would raise an
-            error, the future holds this error.
+            For each request the future that `submit` would return. If `submit` would raise an
+            error, the future has this error.
         """
         made: list[Request | Exception] = []
         for named, deadline in requests:
@@ -178,8 +183,7 @@ class Batcher(Closable):
                 made.append(self._request((), named, deadline))
             except Exception as problem:
                 # only this request fails; its error is kept without its traceback, because a frame
-                # of the traceback refers to `made`, and `made` and the error would keep each other
-                # alive
+                # of the traceback refers to `made`, and `made` and the error would form a cycle
                 made.append(problem.with_traceback(None))
         with self._work.changed:
             for request in made:
@@ -191,7 +195,7 @@ class Batcher(Closable):
 
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
                  deadline: float | None) -> Request:
-        """Return the request for these inputs; raise submit()'s errors where they do not fit."""
+        """Return the request for these inputs; raise submit()'s errors if they do not fit."""
         arrays, rows = host_arrays(self._calls.graph, self._calls.in_order(inputs, named))
         if rows > self._queue:
             raise InputError(f"a request of {rows} images, and the queue holds {self._queue}; send "
@@ -208,9 +212,9 @@ class Batcher(Closable):
         return request
 
     def _add(self, request: Request) -> GossamerError | None:
-        """Make a request wait for a device, unless it is done.
+        """Add a request to the queue, unless it is done.
 
-        The caller holds `changed`. Returns why the request cannot be taken now, else None.
+        The caller holds `changed`. Returns why the request cannot be accepted now, or None.
         """
         if self._is_closed:
             return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")
@@ -224,16 +228,16 @@ class Batcher(Closable):
         return None
 
     def __call__(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
-        """Compute a request, and wait for its result.
+        """Submit a request, and wait for its result.
 
         Parameters
         ----------
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which nobody needs the result.
+            Seconds after which the result is no longer needed.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -243,23 +247,23 @@ class Batcher(Closable):
         Raises
         ------
         InputError, QueueFullError, DeadlineError, DeviceError
-            As `submit` does, or where the request fails later.
+            As `submit` does, or if the request fails later.
         """
         return self.submit(*inputs, deadline=deadline, **named).result()
 
     async def run_async(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
-        """Compute a request while the event loop goes on.
+        """Compute a request without blocking the event loop.
 
-        Cancelling the task gives up a request that is not being computed yet.
+        Cancelling the task cancels a request that is not being computed yet.
 
         Parameters
         ----------
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which nobody needs the result.
+            Seconds after which the result is no longer needed.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -269,12 +273,12 @@ class Batcher(Closable):
         Raises
         ------
         InputError, QueueFullError, DeadlineError, DeviceError
-            As `submit` does, or where the request fails later.
+            As `submit` does, or if the request fails later.
         """
         return await asyncio.wrap_future(self.submit(*inputs, deadline=deadline, **named))
 
     def close(self) -> None:
-        """Refuse further requests, compute the requests that wait, and end the threads.
+        """Refuse new requests, finish the waiting ones, and end.
 
         The plan stays open.
         """
@@ -284,15 +288,19 @@ class Batcher(Closable):
 
 
 def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
-    """End the threads of a batcher that was dropped, and fail the requests that wait."""
+    """End a dropped batcher's threads, and fail its requests."""
     with work.changed:
-        waiting.fail_all(InputError("the batcher was dropped; keep it until the results are there"))
+        waiting.fail_all(InputError("the batcher was dropped; keep a reference to it until the "
+                                    "results are available"))
     work.end()
 
 
 def _times(members: Members, sizes: list[int],
            most_s: float) -> Mapping[Member, dict[int, float]]:
-    """Return the seconds of each batch size on each device, measured once for each device kind."""
+    """Return the seconds of each batch size on each device.
+
+    They are measured once for each kind of device.
+    """
     times: dict[tuple[str, str, int], dict[int, float]] = {}
     for member in members.usable:
         kind = member.calls.device.kind
@@ -302,7 +310,10 @@ def _times(members: Members, sizes: list[int],
 
 
 def _seconds(calls: Calls, size: int) -> float:
-    """Return the seconds of a call with a batch of zeros, copies included."""
+    """Return the seconds of a call, including copies.
+
+    The batch consists of zeros.
+    """
     context = calls.make_context(size, None)
     for _ in range(_WARM_CALLS):
         context.begin(context.pinned)()

@@ -1,4 +1,4 @@
-"""The ways to call a plan: directly, bound to fixed arrays, as an asyncio task, or for a stream."""
+"""The ways to call a plan: directly, bound to arrays, asynchronously, or as a stream."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class CallablePlan(Closable):
         Parameters
         ----------
         *inputs : array
-            One array for each input of the network, in the order and shape that the plan's `inputs`
-            states, with any batch size from 0 up. Their dtype is the dtype that `inputs` states, or
-            a dtype that converts to the stated dtype without loss, as float16, bfloat16 and uint8
-            convert to float32. The arrays may have any strides. The arrays are NumPy arrays, or
-            arrays of torch, cupy or jax. Arrays on the plan's CUDA device stay there. A mapping of
-            names to arrays may be given in place of all arrays.
+            One array for each input of the network, in the order and shape of the plan's `inputs`,
+            with any batch size from 0 up. Their dtype is the one in `inputs`, or a dtype that
+            converts to it without loss, as float16, bfloat16 and uint8 convert to float32. The
+            arrays may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
+            Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be passed
+            instead of all arrays.
         out : array or tuple of array, optional
             Arrays of the outputs' shapes and dtypes that receive the outputs, instead of new
             arrays.
@@ -49,13 +49,13 @@ class CallablePlan(Closable):
             The CUDA stream on which a call with arrays on the device works; by default the current
             stream of the arrays' library.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
         array or tuple of array
-            The output, or a tuple of several outputs, in the shape and dtype that `outputs` states,
-            as arrays of the library of the first input.
+            The output, or a tuple of several outputs, in the shape and dtype of the plan's
+            `outputs`, as arrays of the library of the first input.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class CallablePlan(Closable):
 
     async def run_async(self, *inputs: Any, out: Any = None, stream: Any = None,
                         **named: Any) -> Any:
-        """Compute the network's outputs while the event loop goes on.
+        """Compute the network's outputs without blocking the event loop.
 
         Another thread makes the call, and waits for the device.
 
@@ -85,7 +85,7 @@ class CallablePlan(Closable):
             The CUDA stream on which a call with arrays on the device works; by default the current
             stream of the arrays' library in the calling thread.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -101,9 +101,9 @@ class CallablePlan(Closable):
         return await self._calls.asynchronous(inputs, named, out, stream)
 
     def bind(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> BoundCall:
-        """Check a call once, and return it as a function that is called again and again.
+        """Check a call once, and return it for repeated use.
 
-        Each bound call reads the present contents of its input arrays, and writes its output
+        Each bound call reads the current contents of its input arrays, and writes its output
         arrays; on a CUDA device the call is one graph that reads and writes these arrays in place.
 
         Parameters
@@ -117,7 +117,7 @@ class CallablePlan(Closable):
             The CUDA stream on which the bound call works; by default the current stream of the
             inputs' library.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -137,7 +137,9 @@ class CallablePlan(Closable):
         return self.calls("be bound").bound(inputs, named, out, stream)
 
     def pinned(self, batch: int) -> Any:
-        """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
+        """Return page-locked arrays for inputs.
+
+        A GPU reads them at the full speed of its bus.
 
         Fill the arrays in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on
         the processor. On a device without page-locked memory the arrays are ordinary NumPy arrays.
@@ -155,7 +157,7 @@ class CallablePlan(Closable):
         Raises
         ------
         InputError
-            If the batch size is less than 1, or is a size that the network cannot have.
+            If the batch size is less than 1, or not supported by the network.
         OutOfMemoryError
             If the memory of the arrays cannot be page-locked.
         """
@@ -163,29 +165,29 @@ class CallablePlan(Closable):
 
     @property
     def contexts(self) -> int:
-        """How many calls of one batch size run at once, from several threads or on several streams.
+        """Number of concurrent calls of one batch size.
 
-        Further calls wait. Calls that run at the same time share the weights, and each has its own
-        buffers. The buffers are made when calls first overlap, as long as the device has memory for
-        them.
+        They come from several threads or use several streams; more calls wait. Calls that run at
+        the same time share the weights, and each has its own buffers. The buffers are made when
+        calls first overlap, as long as the device has memory for them.
 
         Returns
         -------
         int
-            The number of calls, 4 where it was not set.
+            The number of calls, by default 4.
         """
         return self._calls.contexts.most
 
     @contexts.setter
     def contexts(self, number: int) -> None:
-        """Set how many calls of one batch size run at once. Raises InputError below 1."""
+        """Set the number of concurrent calls. Raises InputError below 1."""
         if number < 1:
             raise InputError(f"contexts is {number}, expected 1 or more")
         self._calls.contexts.most = number
 
     def stream(self, batches: Iterable[Any], depth: int = 3, *,
                errors: str = "raise") -> ResultStream:
-        """Compute many batches, one after another, and return an iterator of their results.
+        """Compute many batches; return an iterator of the results.
 
         A thread reads batches ahead; meanwhile earlier batches are copied to the device, computed,
         and copied back. At most `2 * depth` batches are in memory, however slowly results are
@@ -198,12 +200,12 @@ class CallablePlan(Closable):
             of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
             a batch must not be changed before its result was taken.
         depth : int, default 3
-            How many batches the device has at once, each with memory of its own. A device that is a
-            processor computes one batch at a time.
+            Number of batches that the device has at once, each with its own memory. A processor
+            computes one batch at a time.
         errors : {"raise", "return"}, default "raise"
-            What happens where a batch fails. With "raise" the batch's error is raised in place of
-            the batch's result, and iteration may go on with the next batch. With "return" the error
-            is returned in place of the result.
+            What happens if a batch fails. With "raise" the batch's error is raised instead of its
+            result, and iteration may continue with the next batch. With "return" the error is
+            returned instead of the result.
 
         Returns
         -------
@@ -215,13 +217,13 @@ class CallablePlan(Closable):
         Raises
         ------
         InputError
-            If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
-            closed.
+            If `batches` is not an iterable of batches, if another argument is invalid, or if the
+            plan is closed.
         """
         return ResultStream(Members([self.calls("be streamed")]), batches, depth, errors)
 
     def calls(self, use: str) -> Calls:
-        """Return the calls, for what needs more of a plan than its outputs.
+        """Return the calls, for uses beyond the plan's outputs.
 
         Parameters
         ----------

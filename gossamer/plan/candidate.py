@@ -1,4 +1,4 @@
-"""A candidate of a layer, its measurement, what building it costs, and why another was taken."""
+"""Candidates of a layer: measurement, build cost, and why another was taken."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 
 @dataclass(frozen=True)
 class BuildCost:
-    """The cost of preparing a variant: packing weights, generating and compiling kernels.
+    """The cost of preparing a variant: packing weights and compiling kernels.
 
-    seconds: the time that preparing takes by the clock, in this process and before it in the
-    process that built the variant for it. The time includes waiting for variants that are built at
-    the same time. A packed form or kernel that was there before counts as zero.
+    seconds: elapsed time of the preparation, in this process and before it in the process that
+    built the variant for it. The time includes waiting for variants that are built at the same
+    time. Packed weights and kernels that already existed count as zero.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
-    nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
-    host. Memory that a vendor's library allocates for itself is not known.
-    forms: the bytes of each packed form of the layer's constants, by the form's name. A packed form
-    is an array that is made of the constants and laid out as one kernel reads it.
+    nbytes: bytes of packed weights and, if known, of the code of kernels; None on the host. Memory
+    that a vendor's library allocates for itself is not known.
+    forms: bytes of each packed form of the layer's constants, by the form's name. A packed form is
+    an array with the constants in the layout that one kernel reads.
     """
 
     seconds: float
@@ -42,7 +42,7 @@ class BuildCost:
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
-    """Return the key that identifies a candidate among the candidates for one problem."""
+    """Return a candidate's key among those of one problem."""
     return (algorithm.name, variant.config_text, _formats(variant.inputs),
             _formats(variant.outputs), variant.precision)
 
@@ -53,23 +53,24 @@ def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The times of one candidate and its error against the reference, or why it is excluded.
-    Numbers are rounded to four digits, so that a measurement is the same after it was stored and
-    read again. Raises ValueError where neither a time nor a failure is given, and for times that
-    are negative or not finite.
+    """Times and error of a candidate, or its exclusion.
+
+    Numbers are rounded to four digits, so that storing and reading a measurement does not change
+    it. Raises ValueError if neither a time nor a failure is given, and for times that are negative
+    or not finite.
 
     algorithm, config, precision: as in CandidateKey.
     inputs, outputs: formats.
     median_us, p25_us, p75_us: median and quartiles in microseconds.
-    error: the normalised error against the reference.
-    samples: the number of samples.
+    error: normalised error against the reference.
+    samples: number of samples.
     failure: why the candidate is excluded.
-    not_tried: whether the candidate was not built, since it was expected to be too slow.
-    search: the identifier of the search that left the candidate out; empty for a candidate that was
+    not_tried: whether the candidate was not built, because it was estimated to be too slow.
+    search: identifier of the search that left the candidate out; empty for a candidate that was
     tried.
     wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may
-    be right.
-    weights: a digest of the constants with which the candidate was checked.
+    be correct.
+    weights: digest of the constants with which the candidate was checked.
     build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
     fields seconds, from_cache and nbytes; None if unknown.
     """
@@ -106,8 +107,10 @@ class Measurement:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
            build: BuildCost | None = None, **others: Any) -> Measurement:
-        """Return the measurement of a variant with a timing, or with a failure. others: further
-        fields by name."""
+        """Return a variant's measurement with a timing or failure.
+
+        others: further fields by name.
+        """
         times = {} if timing is None else {
             "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
             "samples": timing.repeats}
@@ -134,23 +137,23 @@ def _rounded(value: float) -> float:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant of an algorithm that may compute a layer, with its measurement."""
+    """A variant that may compute a layer, with its measurement."""
 
     algorithm: Algorithm
     variant: Variant
     measured: Measurement
     expected_us: float | None = None
-    """The time that is expected of a candidate that may still be measured; None for others."""
+    """The estimated time of a candidate that may still be measured; None for others."""
 
     @property
     def cost(self) -> float:
-        """The time in microseconds; infinite where the candidate is excluded."""
+        """Time in microseconds; infinite if the candidate is excluded."""
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
 
     @property
     def likely_cost(self) -> float:
-        """The time in microseconds, or the time that is expected of a candidate without one."""
+        """Time in microseconds, estimated if there is no measured one."""
         return self.cost if self.expected_us is None else self.expected_us
 
     @property
@@ -160,7 +163,10 @@ class Candidate:
 
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
-        """The formats of inputs and outputs by which plan assignments distinguish candidates."""
+        """Formats of inputs and outputs.
+
+        Plan assignments distinguish candidates by them.
+        """
         return (tuple(map(memory_format, self.variant.inputs)),
                 tuple(map(memory_format, self.variant.outputs)))
 
@@ -175,8 +181,11 @@ def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Return words that compare two times in microseconds: `cost`, the time of a choice that was
-    not taken, and `taken`, the time of the choice that was taken. why: as in Planned."""
+    """Return text that compares two times in microseconds.
+
+    cost: time of a choice that was not taken. taken: time of the choice that was taken. why: as in
+    Planned.
+    """
     text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
         return text
@@ -189,8 +198,10 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Return, for each algorithm that was not taken for a layer, why the algorithm's best
-    candidate was not taken. why: as in Planned."""
+    """Return why each other algorithm's best candidate lost.
+
+    The keys are names of algorithms. why: as in Planned.
+    """
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name
@@ -201,5 +212,5 @@ def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number with a noun in the singular or plural, such as '1 layer' and '2 layers'."""
+    """Return a number with a noun, such as '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)

@@ -1,4 +1,4 @@
-"""Makes one layer of several layers that are computed in one step.
+"""Joins layers that one step computes into one layer.
 
 A fusion is several layers that one algorithm may compute; a part is all layers that a library for
 whole networks may compute together.
@@ -30,7 +30,7 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 
 WHOLE = "whole network"
-"""The name of the part that is all layers of a network."""
+"""Name of the part that consists of all layers of a network."""
 
 
 def fusion_algorithms() -> list[FusionAlgorithm]:
@@ -40,11 +40,12 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 
 
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
-    """Return the fusions of a network, each as one layer. The ops of a fusion's layers are a
-    pattern of an algorithm that recognises the fusion. Layers that match several patterns count as
-    one fusion.
+    """Return the fusions of a network, each as one layer.
 
-    outputs: the names of the network's outputs.
+    The ops of a fusion's layers are a pattern of an algorithm that recognises the fusion. Layers
+    that match several patterns count as one fusion.
+
+    outputs: names of the network's outputs.
     """
     readers: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
@@ -68,7 +69,10 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
 
 
 def recognising(fusion: Layer) -> Sequence[Algorithm]:
-    """Return the algorithms that recognise a fusion, or for a part all algorithms for parts."""
+    """Return the algorithms that recognise a fusion or part.
+
+    For a part, these are all algorithms for parts.
+    """
     problem = fusion.problem
     if isinstance(problem, PartProblem):
         return OPS[problem.op].algorithms
@@ -80,30 +84,37 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Return whether another layer reads an output of a fusion and comes before the fusion in the
-    order of computation. indices: the fusion's layers."""
-    place = indices[_place([layers[index] for index in indices])]
-    return any(reader < place and reader not in indices for index in indices
+    """Return whether a fusion's output is read before it runs.
+
+    indices: the fusion's layers.
+    """
+    position = indices[_position([layers[index] for index in indices])]
+    return any(reader < position and reader not in indices for index in indices
                for name in layers[index].outputs for reader in readers.get(name, ()))
 
 
-def _place(layers: Sequence[Layer]) -> int:
-    """Return the index, within a fusion, of the layer in whose position the fusion is computed:
-    the last of its layers that reads an outside value which no earlier one of them reads. All
-    values that the fusion reads are computed before this layer."""
+def _position(layers: Sequence[Layer]) -> int:
+    """Return which layer's position a fusion takes.
+
+    This is the last of its layers that reads an outside value which no earlier one of them reads.
+    All values that the fusion reads are computed before this layer.
+    """
     known = {name for layer in layers for name in layer.outputs}
-    place = 0
+    position = 0
     for index, layer in enumerate(layers):
         if not known.issuperset(layer.inputs):
-            place = index
+            position = index
             known.update(layer.inputs)
-    return place
+    return position
 
 
 def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
             chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of each chain of layers whose ops match a pattern. A chain begins with the
-    layers of `chain`, and each of its layers reads an output of the layer before."""
+    """Yield the chains of layers whose ops match a pattern.
+
+    A chain is a tuple of indices. It begins with the layers of `chain`, and each further layer
+    reads an output of the layer before it.
+    """
     last = layers[chain[-1]]
     if last.op != pattern[len(chain) - 1]:
         return
@@ -117,19 +128,20 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
 
 def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
                     indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
-    """Return the outputs of a fusion's layers that other layers or the network's user read."""
+    """Return a fusion's values that are read outside of it."""
     return {name for index in indices for name in layers[index].outputs
             if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
 
 
 def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
            make: Callable[..., Problem], name: str, **others: Any) -> Layer | None:
-    """Return layers as one layer, which covers them; None where they read no value from outside,
-    or where no value that they write is read outside.
+    """Return layers as one layer that covers them.
+
+    None if they read no value from outside, or if no value that they write is read outside.
 
     read_elsewhere: the values that other layers, or the network's user, read.
     make: makes the problem of the parts, their sources and the exits, as FusionProblem does.
-    name: the name of the layer. others: further fields of the layer.
+    name: name of the layer. others: further fields of the layer.
     """
     sources: dict[str, Source] = {
         value: (index, output) for index, layer in enumerate(layers)
@@ -152,7 +164,7 @@ def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
 
 
 def _density(layers: Sequence[Layer]) -> float | None:
-    """Return the share of nonzero weights of all layers; None where no layer has weights."""
+    """Return the share of nonzero weights of all layers; None if there are no weights."""
     sizes = [(layer.density, layer.weights["weight"].size) for layer in layers
              if layer.density is not None and "weight" in layer.weights]
     total = sum(size for _, size in sizes)
@@ -160,16 +172,17 @@ def _density(layers: Sequence[Layer]) -> float | None:
 
 
 def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Layer]:
-    """Return the layers with fusions in place of the layers that they cover. Each fusion comes
-    after the layers that compute its inputs."""
+    """Return the layers, with fusions replacing covered ones.
+
+    Each fusion comes after the layers that compute its inputs.
+    """
     by_name = {layer.name: layer for layer in layers}
-    at_place = {fusion.covers[_place([by_name[name] for name in fusion.covers])]: fusion
-                for fusion in fusions}
+    at_position = {fusion.covers[_position([by_name[name] for name in fusion.covers])]: fusion
+                   for fusion in fusions}
     covered = {name for fusion in fusions for name in fusion.covers}
-    mixed = [at_place.get(layer.name, layer) for layer in layers
-             if layer.name in at_place or layer.name not in covered]
-    # a layer that comes before a part may read an output of the part, so the layers are sorted
-    # again
+    mixed = [at_position.get(layer.name, layer) for layer in layers
+             if layer.name in at_position or layer.name not in covered]
+    # a layer before a part may read an output of the part, so the layers are sorted again
     makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],
@@ -182,17 +195,20 @@ def is_part(layer: Layer) -> bool:
 
 
 def is_one_part(program: Program) -> bool:
-    """Return whether the only step of a program is a part of the network."""
+    """Return whether a program is one part of the network."""
     return len(program.steps) == 1 and is_part(program.steps[0].layer)
 
 
 def may_have_parts(policy: Policy) -> bool:
-    """Return whether a policy lets libraries for whole networks compute parts."""
+    """Return whether a policy permits parts.
+
+    Libraries for whole networks compute parts.
+    """
     return policy.vendors and not policy.unfused and policy.sparse_threshold is None
 
 
 def has_library(device: Device) -> bool:
-    """Return whether a library that computes parts is installed for a device."""
+    """Return whether a library for a device's parts is installed."""
     try:
         return not device.compiles and any(
             algorithm.version(device) for algorithm in OPS[PartProblem.op].algorithms)
@@ -203,11 +219,12 @@ def has_library(device: Device) -> bool:
 
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
-    """Return the parts of a network, as few and as large as possible, since each one has its own
-    session and threads. The parts consist of the layers that an algorithm for parts can compute on
-    the device, without the layers that are left out.
+    """Return a network's parts, as few and large as possible.
 
-    outputs: the names of the network's outputs.
+    Each part has its own session and threads. Parts consist of the layers that an algorithm for
+    parts can compute on the device.
+
+    outputs: names of the network's outputs.
     left_out: names of layers that are in no part.
     """
     if not has_library(device):
@@ -228,7 +245,7 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
     for numbers in clusters.independent([group for group, _ in parts]):
         together = part_of(layers, [layers[index] for index in sorted(
             index for number in numbers for index in parts[number][0])], outputs)
-        # together they may have more constants than a model can
+        # together they may have more constants than a model can hold
         found += [together] if together and _is_computed(together, device) else [
             parts[number][1] for number in numbers]
     return found
@@ -236,9 +253,11 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
-    """Return some of a network's layers as one layer with a PartProblem; None where these layers
-    read no value from outside, where no value that they write is read outside, or where all of them
-    are reshapes."""
+    """Return layers as one layer with a PartProblem.
+
+    None if these layers read no value from outside, if no value that they write is read outside, or
+    if all of them are reshapes.
+    """
     count = sum(not layer.is_reshape for layer in members)
     whole = len(members) == len(layers)
     name = WHOLE if whole else (
@@ -250,8 +269,10 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 
 def source_of(layer: Layer, error: InputError) -> str:
-    """Return the words by which messages name a layer that fails to compute its outputs. For a
-    part, the words name one member of the part if the error says which member fails."""
+    """Return a failing layer's name for messages.
+
+    For a part, this is one of its members if the error says which member fails.
+    """
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]
@@ -259,9 +280,10 @@ def source_of(layer: Layer, error: InputError) -> str:
 
 
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
-    """Raise UnsupportedError where ONNX Runtime refuses a part of a network that only ONNX Runtime
-    can compute. The error names the nodes. So the user sees the error before the plan is first
-    called.
+    """Raise UnsupportedError for nodes that ONNX Runtime refuses.
+
+    These are nodes that only ONNX Runtime can compute; the error names them. So the user sees the
+    error before the plan is first called.
 
     layers: returns the layers at a batch size. Errors that this function raises are ignored here,
     because calls of the plan raise them again.
@@ -278,7 +300,7 @@ def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]])
             try:
                 session_of(layer.problem, layer.weights, optimised=False)
             except UnsupportedError as error:
-                # other batch sizes may have shapes that fit
+                # shapes of other batch sizes may be supported
                 if not _runs_in_other_shapes(layer.problem, layer.weights):
                     raise UnsupportedError(f"{graph.file or graph.name}: {layer.source}: {error}"
                                            ) from None
@@ -293,14 +315,16 @@ def _runs_in_other_shapes(problem: OnnxPartProblem, weights: Mapping[str, np.nda
 
 
 def _is_computed(part: Layer | None, device: Device) -> bool:
-    """Whether an algorithm computes a part on a device; False for None."""
+    """Return whether an algorithm computes a part on a device; False for None."""
     return part is not None and any(algorithm.supports(part.problem, device) is None
                                     for algorithm in OPS[PartProblem.op].algorithms)
 
 
 def _clusters(layers: Sequence[Layer], left_out: Collection[str]) -> Clusters:
-    """Return the groups of connected layers that may be parts: no path leads from a group through
-    other layers back to it."""
+    """Return the groups of connected layers that may be parts.
+
+    No path leads from a group through other layers back to it.
+    """
     clusters = Clusters()
     for layer in layers:
         step = clusters.add(layer.inputs, layer.outputs)

@@ -1,9 +1,9 @@
-"""Concatenations and slices that need not copy anything.
+"""Concatenations and slices that copy nothing.
 
-The inputs of a concatenation are written straight into the memory of its output, and the output of
-a slice is read where it lies in the input. In NHWC a part of the channels of a larger tensor lies
-in the memory of the larger tensor: the step that makes the part writes only some channels of each
-pixel, and the steps that use the part read only these channels.
+The inputs of a concatenation are written directly to the memory of its output, and the output of a
+slice is read directly from the memory of its input. In NHWC a part of the channels of a larger
+tensor lies in the memory of the larger tensor: the step that makes the part writes only some
+channels of each pixel, and the steps that use the part read only these channels.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem, split
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.plan.program import Place, Program, Step
+from gossamer.plan.program import Location, Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
-"""The most bytes of a tensor that a kernel loads, copies or stores at once."""
+"""Largest number of bytes of a tensor that a kernel loads, copies or stores at once."""
 _T = TypeVar("_T")
 
 
 def is_conversion(problem: Problem | None) -> bool:
-    """Whether a problem only changes the format in which callers give an input."""
+    """Return whether a problem only converts a caller's input."""
     return isinstance(problem, ElementwiseProblem) and problem.is_conversion
 
 
 @lru_cache(maxsize=1024)
 def _slices(problem: Problem) -> Sequence[CopyProblem]:
-    """Return the copies that would take the parts of a concatenation out of its output. A copy
-    takes its output, as the only part, out of its input. Other problems have no parts."""
+    """Return the copies that undo a concatenation.
+
+    They extract its inputs from its output.
+
+    For a copy, this is the copy itself: its output is its only part. Other problems have no parts.
+    """
     if isinstance(problem, ConcatProblem):
         return split(problem.outputs[0], problem.axis,
                      [part.shape[problem.axis] for part in problem.parts])
@@ -46,16 +50,20 @@ def _slices(problem: Problem) -> Sequence[CopyProblem]:
 
 def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
                      outputs: Sequence[_T]) -> tuple[_T, Sequence[_T]]:
-    """Return the output of a concatenation and its inputs, or the input of a copy and its
-    output."""
+    """Return the whole and parts of a problem's values.
+
+    These are a concatenation's output and inputs, or a copy's input and output.
+    """
     return (outputs[0], inputs) if isinstance(problem, ConcatProblem) else (inputs[0], outputs)
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Return the byte of a concatenation's output at which each input begins, or the byte of a
-    copy's input at which its output begins. Return None where a part alone would have another
-    layout in memory than within the whole, or where a part does not begin at a multiple of the
-    alignment."""
+    """Return the byte at which each part begins.
+
+    The parts are a concatenation's inputs in its output, or a copy's output in its input. None if a
+    part alone would have another layout in memory than within the whole, or if a part does not
+    begin at a multiple of the alignment.
+    """
     slices = _slices(problem)
     if not slices:
         return None
@@ -66,8 +74,11 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 
 def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | None:
-    """Return the byte of a tensor at which a part of the tensor begins; None where the part alone
-    has another layout in memory than within the tensor. copy: takes the part out of the tensor."""
+    """Return the byte of a tensor where a part begins.
+
+    None if the part alone has another layout in memory than within the tensor. copy: extracts the
+    part from the tensor.
+    """
     if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
         return None
     for size, stride, dim, step in zip(part.shape, part.strides, copy.dims, copy.steps,
@@ -78,14 +89,17 @@ def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | Non
 
 
 def _is_dense(spec: TensorSpec) -> bool:
-    """Whether memory holds the elements of a tensor and nothing else."""
+    """Return whether memory contains only the tensor's elements."""
     return not spec.format.is_packed and spec.nbytes == spec.size * spec.stored_dtype.itemsize
 
 
 def keep_in_place(program: Program, device: Device) -> Program:
-    """Change and return the program, so that conversions of its inputs from the format of the
-    callers' arrays, concatenations and slices copy nothing where the formats allow that. Steps that
-    write or read a value that is now a part of another value are changed, too."""
+    """Make steps copy nothing if possible; return the program.
+
+    The steps are conversions of inputs from the callers' formats, concatenations and slices whose
+    formats allow it. Steps that write or read a value that is now a part of another value are
+    changed, too.
+    """
     steps = [step for step in program.steps if not step.layer.inserted
              and (is_conversion(step.problem) or _slices(step.problem))]
     for step in steps:
@@ -98,8 +112,8 @@ def keep_in_place(program: Program, device: Device) -> Program:
         if offsets is None or not _may_be_shared(program, step):
             continue
         whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
-        program.places.update((program.root(part), Place(program.root(whole), offset))
-                             for part, offset in zip(parts, offsets, strict=True))
+        program.locations.update((program.root(part), Location(program.root(whole), offset))
+                                 for part, offset in zip(parts, offsets, strict=True))
         step.in_place = True
     channel_parts = ChannelParts(program, device)
     for step in steps:
@@ -110,24 +124,29 @@ def keep_in_place(program: Program, device: Device) -> Program:
 
 
 def _may_be_shared(program: Program, step: Step) -> bool:
-    """Whether the parts of a step may lie within the memory of its whole. Steps have to compute all
-    of them, since the memory of inputs may be the callers', and a part can lie within only one
-    other value, and only once."""
+    """Return whether parts may share the whole's memory.
+
+    All values have to be computed by steps, because the memory of inputs may be the callers'. A
+    part can lie within only one other value, and only once.
+    """
     whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
     roots = [program.root(value) for value in (whole, *parts)]
     computed = {value for each in program.steps for value in each.outputs}
     return (computed.issuperset(roots) and len(set(roots)) == len(roots)
-            and program.places.keys().isdisjoint(roots[1:]))
+            and program.locations.keys().isdisjoint(roots[1:]))
 
 
 def _is_unchanged(variant: Variant) -> bool:
-    """Whether a variant of a conversion leaves memory as it is."""
+    """Return whether a variant of a conversion leaves memory unchanged."""
     return variant.inputs[0].same_memory(variant.outputs[0])
 
 
 def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
-    """Return whether a conversion of an input, a concatenation or a slice is likely to copy
-    nothing: its formats allow that, and only the whole program shows whether other layers do."""
+    """Return whether a problem is likely to copy nothing.
+
+    It may be a conversion of an input, a concatenation or a slice whose formats allow this. Only
+    the whole program shows whether the other layers allow it, too.
+    """
     if is_conversion(problem):
         return _is_unchanged(variant)
     return (part_offsets(problem, variant, alignment) is not None
@@ -135,10 +154,12 @@ def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bo
 
 
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
-    """Return the channel of a concatenation's output at which each input begins, or the channel
-    of a copy's input at which its output begins. Return None where the problem neither joins nor
-    selects channels in NHWC, where a part is not aligned (see aligned_channels()), or where the
-    larger tensor has 2^31 elements or more."""
+    """Return the channel at which each part begins.
+
+    The parts are a concatenation's inputs in its output, or a copy's output in its input. None if
+    the problem neither joins nor selects channels in NHWC, if a part is not aligned (see
+    aligned_channels()), or if the larger tensor has 2^31 elements or more.
+    """
     slices = _slices(problem)
     if not slices or not all(map(_takes_channels, slices)):
         return None
@@ -146,26 +167,30 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     firsts = [copy.starts[1] for copy in slices]
     fits = all(_is_plain(spec) and spec.dtype == whole.dtype for spec in (whole, *parts))
     if not fits or whole.size >= 2**31 or any(
-            place % aligned_channels(part) for first, part in zip(firsts, parts, strict=True)
-            for place in (first, whole.shape[1])):
+            channel % aligned_channels(part) for first, part in zip(firsts, parts, strict=True)
+            for channel in (first, whole.shape[1])):
         return None
     return firsts
 
 
 def aligned_channels(part: TensorSpec) -> int:
-    """Return the number of channels that has to divide the first channel of a part and the
-    channels of the whole.
+    """Return the alignment of a part's channels.
 
-    Kernels choose by the channels of a tensor how many of them they load, copy or store at once.
-    With this alignment their choice fits a part as it fits a tensor of its own. If tensor A is
-    a part of B, and B is a part of C, A is aligned in C, too: the number divides the channels of B,
-    and so it also divides the first channel of B in C.
+    The number has to divide the first channel of the part and the channels of the whole.
+
+    Kernels decide by the channels of a tensor how many of them they load, copy or store at once.
+    With this alignment their decision is valid for a part as it is for a separate tensor. If tensor
+    A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the channels
+    of B, and so it also divides the first channel of B in C.
     """
     return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 
 
 def _takes_channels(problem: CopyProblem) -> bool:
-    """Whether a copy only selects neighbouring channels of images, with all their pixels."""
+    """Return whether a copy only selects consecutive channels.
+
+    It copies all pixels.
+    """
     source, target = problem.input.shape, problem.output.shape
     return (problem.dims == (0, 1, 2, 3) and set(problem.steps) == {1}
             and (source[0], *source[2:]) == (target[0], *target[2:])
@@ -173,15 +198,17 @@ def _takes_channels(problem: CopyProblem) -> bool:
 
 
 def _is_plain(spec: TensorSpec) -> bool:
-    """Whether a tensor is NHWC without paddings, and not empty."""
+    """Return whether a tensor is nonempty NHWC without padding."""
     return spec.layout == "NHWC" and spec.size > 0 and spec.format == Format("NHWC", spec.dtype)
 
 
 def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index: int, *,
                 is_output: bool) -> bool:
-    """Whether an input or the output of a variant may be a part of the channels of a larger tensor.
+    """Return whether a value may be a part of channels.
 
-    index: the index of the input or output.
+    The value is an input or output of a variant; the channels are those of a larger tensor.
+
+    index: index of the variant's input or output.
     """
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:
@@ -193,39 +220,41 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
 
 
 class ChannelParts:
-    """The search for the values of a program that are parts of the channels of other values.
+    """The search for values that are parts of others' channels.
 
-    device: the device of the program; all steps that write or read parts run on this device.
+    device: the program's device; all steps that write or read parts run on it.
     """
 
     def __init__(self, program: Program, device: Device) -> None:
         self._program = program
         self._device = device
         self._uses: defaultdict[str, list[tuple[Step, int, bool]]] = defaultdict(list)
-        """The steps that read or write each value, each with the number of the value among the
+        """The steps that read or write each value, each with the index of the value among the
         step's inputs or outputs, and whether it is an output."""
         for step in program.steps:
             for values, is_output in ((step.inputs, False), (step.outputs, True)):
                 for index, value in enumerate(values):
                     self._uses[program.root(value)].append((step, index, is_output))
-        self._apart = {program.root(value) for value in (
+        self._not_parts = {program.root(value) for value in (
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
-            *program.places, *(place.whole for place in program.places.values()))}
+            *program.locations, *(each.whole for each in program.locations.values()))}
         """Values that cannot be parts: inputs and outputs of the network, values that are also read
-        under another shape, and values that share memory with another value."""
+        with another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
-        """Make the values that a concatenation joins, or the value that a copy selects, parts of
-        the channels of the larger value, and return True. Change nothing and return False where
-        first_channels() returns None, or where another step cannot write or read these values as
-        parts."""
+        """Make a step's values parts of the larger value's channels.
+
+        The values are those that a concatenation joins, or the one that a copy selects. Returns
+        False and changes nothing if first_channels() returns None, or if another step cannot write
+        or read the values as parts; otherwise returns True.
+        """
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
         whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
         roots = [self._program.root(part) for part in parts]
         for value in self._within(roots):
-            if value in self._apart or not all(
+            if value in self._not_parts or not all(
                     user is step or self._takes(user, index, is_output)
                     for user, index, is_output in self._uses[value]):
                 return False
@@ -235,11 +264,13 @@ class ChannelParts:
         return True
 
     def _put(self, part: str, whole: str, first: int, channels: int) -> None:
-        """Make a value, with the values that are parts of it, a part of another value.
+        """Make a value a part of another value.
+
+        The values that are parts of it become parts of the other value, too.
 
         first: the first channel of the part in the other value.
-        channels: the number of channels that the other value has in the concatenation or copy;
-        other steps may use it under another shape.
+        channels: number of channels of the other value in the concatenation or copy; other steps
+        may use it with another shape.
         """
         specs = self._program.specs
         behind = channels - first - specs[part].shape[1]
@@ -249,23 +280,26 @@ class ChannelParts:
             specs[value] = replace(specs[value], format=replace(
                 specs[value].format, other_channels=(outside[0] + first + before,
                                                      outside[1] + behind + after)))
-        self._program.places[part] = Place(whole, 0)
+        self._program.locations[part] = Location(whole, 0)
 
     def _within(self, roots: Iterable[str]) -> set[str]:
-        """Return the roots and all values that are parts of these roots."""
+        """Return the roots and all values within them."""
         found = set(roots)
-        places = self._program.places
-        while more := {name for name, place in places.items() if place.whole in found} - found:
+        locations = self._program.locations
+        while more := {name for name, each in locations.items() if each.whole in found} - found:
             found |= more
         return found
 
     def _takes(self, step: Step, index: int, is_output: bool) -> bool:
-        """Whether a step can read or write a value as a part."""
+        """Return whether a step supports a value as a part.
+
+        The step reads or writes the value.
+        """
         return step.in_place or (step.device is self._device and may_be_part(
             step.algorithm, step.problem, step.variant, index, is_output=is_output))
 
     def finish(self) -> None:
-        """Write the variants of steps that use parts to the program."""
+        """Set the variants of the steps that use parts."""
         program = self._program
         formats = {value: spec.format for value, spec in program.specs.items()
                    if any(spec.format.other_channels)}

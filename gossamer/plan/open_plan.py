@@ -1,4 +1,4 @@
-"""OpenPlan: a network whose inputs leave sizes besides the batch open, planned for each size."""
+"""OpenPlan: a network with open sizes besides the batch, planned for each size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 _MOST_PLANS = 16
-"""The most sizes for which plans are kept."""
+"""Largest number of sizes for which plans are kept."""
 
 Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input without the batch, with the axes in the network's order."""
@@ -36,12 +36,12 @@ Sizes = tuple[tuple[int, ...], ...]
 class OpenPlan(Closable):
     """A network whose inputs leave sizes open, on one device.
 
-    `gossamer.compile` makes an OpenPlan where a file leaves other dimensions than the batch open,
-    such as the height and the width of pictures, and `shapes` does not set them. A size is planned
-    when it is first used. With an effort, candidates are measured for the first size, and other
-    sizes take the choices of the first size, wherever a choice fits the layer. The plans of the 16
-    sizes that were used last are kept; `plan.at(x)` returns the plan for the size of x, which can
-    be saved, profiled and streamed.
+    `gossamer.compile` makes an OpenPlan if a file leaves dimensions other than the batch open,
+    such as the height and width of images, and `shapes` does not set them. A size is planned when
+    it is first used. With an effort, candidates are measured for the first size, and other sizes
+    take the choices of the first size, wherever a choice fits the layer. The plans of the 16 most
+    recently used sizes are kept; `plan.at(x)` returns the plan for the size of x, which can be
+    saved, profiled and streamed.
 
     Parameters
     ----------
@@ -94,13 +94,13 @@ class OpenPlan(Closable):
         Raises
         ------
         InputError
-            If the network cannot take inputs of these sizes (the message names the node), or where
-            `Plan.__call__` raises an InputError.
+            If the network does not support inputs of these sizes (the message names the node), or
+            if `Plan.__call__` raises an InputError.
         """
         return self._plan_of(inputs, options)(*inputs, **options)
 
     async def run_async(self, *inputs: Any, **options: Any) -> Any:
-        """Compute the network's outputs while the event loop goes on.
+        """Compute the network's outputs without blocking the event loop.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class OpenPlan(Closable):
         return await self._plan_of(inputs, options).run_async(*inputs, **options)
 
     def bind(self, *inputs: Any, **options: Any) -> BoundCall:
-        """Check a call once, and return it as a function that is called again and again.
+        """Check a call once, and return it for repeated use.
 
         Parameters
         ----------
@@ -134,14 +134,14 @@ class OpenPlan(Closable):
         return self._plan_of(inputs, options).bind(*inputs, **options)
 
     def at(self, *inputs: Any, **named: Any) -> Plan:
-        """Return the plan for inputs of the same sizes as the given inputs.
+        """Return the plan for inputs of the given inputs' sizes.
 
         Parameters
         ----------
         *inputs : array
             One array for each input of the network, as for a call.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class OpenPlan(Closable):
         Raises
         ------
         InputError
-            If the network cannot take inputs of these sizes, or the plan is closed.
+            If the network does not support inputs of these sizes, or the plan is closed.
         """
         return self._plan_of(inputs, named)
 
@@ -178,7 +178,7 @@ class OpenPlan(Closable):
         return self._called.network_outputs
 
     def report(self, batch: int | None = None) -> Report:
-        """Return the report of the layers for inputs of the size that was used last.
+        """Return the report for the most recently used size.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class OpenPlan(Closable):
         return self._last().report(batch)
 
     def profile(self, batch: int | None = None) -> Report:
-        """Measure the time of every step for inputs of the size that was used last.
+        """Measure all steps for the most recently used size.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class OpenPlan(Closable):
         return self._last().profile(batch)
 
     def close(self) -> None:
-        """Free the memory that the plans of all sizes have taken; later calls are errors."""
+        """Free the memory of all plans; later calls raise InputError."""
         with self._lock:
             self._is_closed = True
             plans, self._plans = [*self._plans.values()], OrderedDict()
@@ -237,7 +237,7 @@ class OpenPlan(Closable):
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
-        # some inputs may be read by the end of the network only, which takes any sizes
+        # some inputs may be read only by the end of the network, which accepts any sizes
         ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
         batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))
@@ -272,8 +272,12 @@ class OpenPlan(Closable):
 
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of an input without the batch, in the order of the network's axes.
-    shape: the shape of the caller's array."""
+    """Return an input's sizes without the batch.
+
+    They are in the network's axis order.
+
+    shape: shape of the caller's array.
+    """
     if info.given is not None and len(shape) == 4:
         order = AXES[info.given.layout]
         shape = tuple(shape[order.index(axis)] for axis in range(4))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
-"""The most batch sizes whose programs are kept."""
+"""Largest number of batch sizes whose programs are kept."""
 
 
 class Plan(CallablePlan):
@@ -57,11 +57,11 @@ class Plan(CallablePlan):
         What the user decided about the choice of algorithms.
     tuner : Tuner, optional
         Measures the candidates of every layer; by default a tuner with the policy's effort, or no
-        tuner where the policy has no effort.
+        tuner if the policy has no effort.
     choices : StoredChoices, optional
-        The choices of a saved plan, which are taken instead of new choices.
+        The choices of a saved plan, which are used instead of new choices.
     note : callable, optional
-        Called with a line of text for each layer and each plan that is about to be measured.
+        Called with a line of text before each layer and each plan is measured.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class Plan(CallablePlan):
             from gossamer.plan.choose.calibration import Calibration
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
-        # stored choices hold for the graph as it was optimised when they were made
+        # stored choices belong to the graph that was optimised when they were made
         self.graph = optimised_for(graph, device) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
@@ -110,11 +110,11 @@ class Plan(CallablePlan):
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the names, and the report of a planned batch size."""
+        """Return the notebook view: names and the report of a planned batch size."""
         return self.html(repr(self))
 
     def html(self, title: str) -> str:
-        """Return what notebooks show, without choosing algorithms by measurements.
+        """Return the notebook view, without choosing algorithms by measurements.
 
         Parameters
         ----------
@@ -124,8 +124,8 @@ class Plan(CallablePlan):
         Returns
         -------
         str
-            The report of the last batch size that was computed, else planned; where none was
-            planned and an effort is given, a sentence in its place.
+            The report of the last batch size that was computed, or else planned. If none was
+            planned and an effort is given, a sentence says so instead.
         """
         from gossamer.plan.report.html import paragraph
 
@@ -140,10 +140,10 @@ class Plan(CallablePlan):
         return f"{paragraph(title)}\n{shown}"
 
     def choose_beside(self, other: Plan) -> None:
-        """Let this plan and another plan, for devices of one kind, choose one after another.
+        """Let two plans of one device kind choose in turn.
 
-        Where one plan has measured candidates for a batch size, the other plan does not measure
-        them again.
+        If one plan has measured candidates for a batch size, the other plan does not measure them
+        again.
 
         Parameters
         ----------
@@ -153,10 +153,12 @@ class Plan(CallablePlan):
         self._lock = other._lock
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file, which is replaced as a whole or left as it was.
+        """Write the plan to a file.
 
-        The file holds the optimised network with its weights, and the choices of every batch size
-        that was planned so far (where none was planned, of the batch size of `report`).
+        The file is replaced as a whole or unchanged.
+
+        The file contains the optimised network with its weights, and the choices of every batch
+        size planned so far, or of the batch size of `report` if there is none.
 
         Parameters
         ----------
@@ -176,12 +178,12 @@ class Plan(CallablePlan):
             plan_file.write(Path(path), head, self.graph, choices)
 
     def choices(self) -> Mapping[str, Any]:
-        """Return the algorithms of the layers of every batch size that was planned so far.
+        """Return all layers' algorithms for every planned batch size.
 
         Returns
         -------
         mapping of str to mapping
-            The choices by batch size as JSON values; of `report`'s size where none was planned.
+            The choices by batch size as JSON values; of `report`'s size if none was planned.
         """
         with self._lock:
             if self._own_choices is not None:
@@ -197,22 +199,22 @@ class Plan(CallablePlan):
         """Read a plan that save() wrote.
 
         Nothing is measured: a batch size that was not planned takes the choices of the nearest
-        planned batch size, and report() says so. A plan of the host holds for any number of
-        processors and threads; report() warns where the number has changed.
+        planned batch size, and report() says so. A plan of the host is valid for any number of
+        processors and threads; report() warns if the number has changed.
 
         Parameters
         ----------
         path : str or Path
             The file to read.
         device : str or Device, optional
-            A device like the device that the plan was made for; by default the device of the same
+            A device of the kind that the plan was made for; by default the device of the same
             name.
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
-            where the plan was made without this restriction.
+            if the plan was made without this restriction.
         threads : int or "all", optional
-            Threads of a layer on the host, as for `gossamer.compile`; by default as the plan was
-            made.
+            Threads of a layer on the host, as for `gossamer.compile`; by default those with which
+            the plan was made.
 
         Returns
         -------
@@ -222,10 +224,11 @@ class Plan(CallablePlan):
         Raises
         ------
         InputError
-            If the file is no plan or is damaged, or if the plan was made for another device, with
-            another driver, toolkit or gossamer, or with algorithms or libraries that have changed.
+            If the file is not a plan or is damaged, or if the plan was made for another device,
+            with another driver, toolkit or gossamer, or with algorithms or libraries that have
+            changed.
         DeviceError
-            If the device is not there.
+            If the device does not exist.
         """
         path = Path(path)
         head, graph, plain = plan_file.read(path)
@@ -250,7 +253,7 @@ class Plan(CallablePlan):
 
     @property
     def planned_batches(self) -> list[int]:
-        """The batch sizes whose layers have choices of their own.
+        """The batch sizes whose layers have their own choices.
 
         Returns
         -------
@@ -286,7 +289,9 @@ class Plan(CallablePlan):
         return self._called.network_outputs
 
     def context(self, batch: int, stream: Any = None) -> Context:
-        """Make a context: buffers for one execution at a time; contexts share the weights.
+        """Make a context: the buffers of one execution.
+
+        Contexts share the weights.
 
         Parameters
         ----------
@@ -314,7 +319,7 @@ class Plan(CallablePlan):
         return Context(self.graph, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
-        """Return the layers of a batch size, each with the algorithm that computes it.
+        """Return a batch size's layers with their algorithms.
 
         Parameters
         ----------
@@ -331,7 +336,7 @@ class Plan(CallablePlan):
         UnsupportedError
             If the plan is strict and a layer falls back to the host.
         InputError
-            If the calibration inputs do not suit this batch size.
+            If the calibration inputs do not fit this batch size.
         """
         return self._plan(batch).program
 
@@ -348,7 +353,7 @@ class Plan(CallablePlan):
                     raise UnsupportedError(
                         f"{self.device.name} cannot run {step.layer.source or step.layer.name} "
                         f"({'; '.join(step.rejected.values())}) and falling back to the host is "
-                        "not allowed; leave strict out or choose another device")
+                        "not allowed; omit strict or choose another device")
                 while len(self._planned) >= _MOST_PROGRAMS:
                     self._planned.popitem(last=False)
                 self._planned[batch] = planned
@@ -357,7 +362,7 @@ class Plan(CallablePlan):
             return self._planned[batch]
 
     def layers(self, batch: int) -> list[Layer]:
-        """Return the layers of a batch size, before algorithms are chosen for them.
+        """Return a batch size's layers before the choice.
 
         Parameters
         ----------
@@ -372,19 +377,19 @@ class Plan(CallablePlan):
         return list(self._planner.network(batch).layers)
 
     def profile(self, batch: int | None = None) -> Report:
-        """Measure the time of every step, of one execution from end to end, and of a call.
+        """Measure every step, one execution, and a call.
 
         Parameters
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file where it does not run at 1.
+            size of the file if it does not run at 1.
 
         Returns
         -------
         Report
-            The report with these times in microseconds. The device's events measure steps and
-            executions; the host's clock measures calls, with NumPy arrays.
+            The report with these times in microseconds. Steps and executions are measured with the
+            device's events, and calls, with NumPy arrays, with the host's clock.
         """
         batch = self._batch_or_last(batch)
         context = self._calls.first_context(batch)
@@ -396,16 +401,16 @@ class Plan(CallablePlan):
         return self.report(batch)
 
     def end_to_end(self, batch: int | None = None) -> Timing:
-        """Return the time of one execution, with inputs and outputs on the device.
+        """Return the time of one execution between device buffers.
 
-        From then on report() contains this time. With a tuner the time is stored on disk like the
-        times of candidates, and it is not measured a second time.
+        report() contains this time from then on. With a tuner the time is stored on disk like the
+        times of candidates, and not measured again.
 
         Parameters
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file where it does not run at 1.
+            size of the file if it does not run at 1.
 
         Returns
         -------
@@ -420,7 +425,7 @@ class Plan(CallablePlan):
         batch = self._batch_or_last(batch)
         program = self.program(batch)
         if self.tuner is None:
-            # without the lock, for which a thread that makes a context may wait
+            # not under the lock, for which a thread that makes a context may wait
             if batch not in self._end_to_end:
                 self._end_to_end[batch] = EndToEnd(
                     self._calls.first_context(batch).end_to_end())
@@ -444,12 +449,12 @@ class Plan(CallablePlan):
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file where it does not run at 1.
+            size of the file if it does not run at 1.
 
         Returns
         -------
         Report
-            One row for each step, with times where that batch size was measured or profiled.
+            One row for each step, with times if that batch size was measured or profiled.
         """
         from gossamer.plan.report.report import make_report
 
@@ -458,11 +463,11 @@ class Plan(CallablePlan):
         unprofiled: list[str] = []
         if self.tuner is not None and batch not in self._timings and any(
                 step.layer.members for step in planned.program.steps):
-            # only a profile measures the times of the single layers of a part
+            # only a profile has the times of the single layers of a part
             try:
                 self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
-                # layers may refuse drawn numbers, such as indices that are out of range
+                # layers may refuse random numbers, such as indices that are out of range
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.all(batch)
         report = replace(
@@ -481,10 +486,10 @@ class Plan(CallablePlan):
         return report
 
     def close(self) -> None:
-        """Free the memory on the device that calls of the plan have taken.
+        """Free the device memory of the plan's calls.
 
-        Later calls are errors. Bound calls and contexts from `context` keep their memory and go
-        on. `with plan:` closes the plan at the end.
+        Later calls raise InputError. Bound calls and contexts from `context` keep their memory and
+        stay usable. `with plan:` closes the plan at the end.
 
         Raises
         ------
@@ -505,9 +510,9 @@ class Plan(CallablePlan):
         Returns
         -------
         dict of str to int
-            Bytes of "weights", "activations" and "workspace". Weights count in all their packed
-            forms, with the constants of contexts; on the host only layers computed on bits have
-            packed forms, while other layers use the arrays of the file as they are. Activations and
+            Bytes of "weights", "activations" and "workspace". Weights include all their packed
+            forms and the constants of contexts; on the host only layers computed on bits have
+            packed forms, while other layers use the arrays of the file unchanged. Activations and
             workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
@@ -521,7 +526,7 @@ class Plan(CallablePlan):
 
     @property
     def _own_choices(self) -> StoredChoices | None:
-        """The stored choices; None where there are none, or they were made for other sizes."""
+        """The stored choices; None without any, or if made for other sizes."""
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:

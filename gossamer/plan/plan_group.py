@@ -1,4 +1,4 @@
-"""PlanGroup: the plans of one network on several devices, which share the work."""
+"""PlanGroup: plans of one network on several devices, which share the work."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class PlanGroup(Closable):
-    """One network on several devices of this host, in one process.
+    """One network on several devices in one process.
 
-    A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
-    with a warning, and another device computes the call or batch again. `gossamer.compile` makes a
-    group where it is given several devices; `PlanGroup.load` makes a group from a saved plan.
+    A call, or a batch of a stream, goes to an idle worker. A device that fails is left out with a
+    warning, and another device computes the call or batch again. `gossamer.compile` makes a group
+    for several devices; `PlanGroup.load` makes a group from a saved plan.
 
     Parameters
     ----------
     plans : sequence of Plan
-        A plan of the same network for each device. A plan that is given twice is two workers.
+        A plan of the same network for each device. A plan that is listed twice is two workers.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class PlanGroup(Closable):
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.plans = tuple(plans)
         if not self.plans:
-            raise InputError("a group of no plans; give one for each device")
+            raise InputError("a group needs at least one plan; give one for each device")
         self.members = Members([plan.calls("be shared by several devices") for plan in self.plans])
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
 
@@ -84,7 +84,7 @@ class PlanGroup(Closable):
     @classmethod
     def load(cls, path: str | Path, devices: str | Sequence[str | Device], *,
              strict: bool = False, threads: int | str | None = None) -> PlanGroup:
-        """Read a saved plan for several devices of the kind that it was made for.
+        """Read a saved plan for several devices of its kind.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class PlanGroup(Closable):
         Raises
         ------
         InputError, DeviceError
-            As `Plan.load` does, for the first device that is wrong.
+            As `Plan.load` does, for the first unsuitable device.
         """
         return cls.of(find_several(devices),
                       lambda device: Plan.load(path, device, strict=strict, threads=threads))
@@ -115,7 +115,7 @@ class PlanGroup(Closable):
         return f"<PlanGroup of {self.graph.name} on {self.device_names}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the names, and the report of the first device."""
+        """Return the notebook view: names and the report of the first device."""
         return self._first().html(repr(self))
 
     @property
@@ -135,23 +135,25 @@ class PlanGroup(Closable):
 
     @property
     def device_names(self) -> str:
-        """The names of the devices that take part, with commas between."""
+        """The devices that take part, separated by commas."""
         return ", ".join(member.calls.device.name for member in self.members.usable)
 
     @property
     def device_descriptions(self) -> str:
-        """The names of the hardware, each once, with commas between."""
+        """The distinct names of the hardware, separated by commas."""
         return ", ".join(dict.fromkeys(plan.device.description for plan in self.plans))
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Compute the network's outputs on the device that has the fewest calls in progress.
+        """Compute the outputs on the least busy device.
+
+        This is the device with the fewest calls in progress.
 
         Parameters
         ----------
         *inputs : array
             One array in host memory for each input of the network, as for `Plan.__call__`.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -161,21 +163,21 @@ class PlanGroup(Closable):
         Raises
         ------
         InputError
-            If the inputs are wrong, or the group is closed.
+            If the inputs are invalid, or the group is closed.
         DeviceError
             If a device fails, and another one too; the error of the first device is raised.
         """
         return self.members.computed(lambda member: self._plan_of[member](*inputs, **named))
 
     async def run_async(self, *inputs: Any, **named: Any) -> Any:
-        """Compute the network's outputs while the event loop goes on.
+        """Compute the network's outputs without blocking the event loop.
 
         Parameters
         ----------
         *inputs : array
             One array for each input of the network.
         **named : array
-            The inputs by name, in place of `inputs`.
+            The inputs by name, instead of `inputs`.
 
         Returns
         -------
@@ -193,17 +195,17 @@ class PlanGroup(Closable):
 
     def stream(self, batches: Iterable[Any], depth: int = 3, *,
                errors: str = "raise") -> ResultStream:
-        """Compute many batches on all devices, and return an iterator of their results.
+        """Compute many batches on all devices; return an iterator of the results.
 
         Parameters
         ----------
         batches : iterable
             The batches in order, as for `Plan.stream`, in host memory.
         depth : int, default 3
-            How many batches each device has at once. At most `2 * depth` batches for each device
-            are in memory, however slowly results are taken.
+            Number of batches that each device has at once. At most `2 * depth` batches for each
+            device are in memory, however slowly results are taken.
         errors : {"raise", "return"}, default "raise"
-            What happens where two devices fail at a batch, or where a batch does not fit the
+            What happens if two devices fail to compute a batch, or if a batch does not fit the
             network, as for `Plan.stream`.
 
         Returns
@@ -214,14 +216,16 @@ class PlanGroup(Closable):
         Raises
         ------
         InputError
-            If an argument is wrong, or the group is closed.
+            If an argument is invalid, or the group is closed.
         """
         for plan in self.plans:
             plan.calls("be streamed")
         return ResultStream(self.members, batches, depth, errors)
 
     def report(self, batch: int | None = None) -> Report:
-        """Return the report of the first device, with a note on all devices.
+        """Return the first device's report.
+
+        It has a note on all devices.
 
         Parameters
         ----------
@@ -264,7 +268,7 @@ class PlanGroup(Closable):
         return report
 
     def close(self) -> None:
-        """Free the memory that calls have taken on the devices; later calls are errors.
+        """Free the device memory of all calls; later calls raise InputError.
 
         Raises
         ------

@@ -1,5 +1,7 @@
-"""Policy: what a user decides about the choice of algorithms; which of them may compute a layer, on
-which device, and why others may not."""
+"""What a user decides about the choice of algorithms.
+
+A policy determines which algorithms may compute a layer, on which device, and why others may not.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import Format
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
-"""A function that returns why an algorithm may not compute a problem on a device; None where it may
-compute the problem."""
+"""A function that returns why an algorithm may not compute a problem on a device; None if it may.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,9 @@ class Effort:
     None for all. The number is larger, because libraries compile little and order their configs
     poorly.
     samples: number of samples of each time.
-    build_seconds: processor seconds; a candidate whose build is expected to take longer is left
-    out.
-    widths: for each round that follows the first one, the ratio to the best time of a layer up to
-    which an algorithm gets further configs.
+    build_seconds: processor seconds; a candidate whose estimated build time is longer is left out.
+    widths: for each round after the first, the ratio to the best time of a layer up to which an
+    algorithm gets more configs.
     everything: whether the first round measures all candidates.
     """
 
@@ -55,12 +56,11 @@ class Effort:
     everything: bool = False
 
     def configs_of(self, algorithm: Algorithm) -> int | None:
-        """Return the number of configs of an algorithm that are measured at first; None for all.
-        """
+        """Return how many configs the first round measures; None for all."""
         return self.vendor_configs if algorithm.vendor else self.configs
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
-        """Return the number of configs of an algorithm that are listed; None for all."""
+        """Return the number of an algorithm's configs that are listed; None for all."""
         is_more = algorithm.dense and not algorithm.vendor
         return self.most_configs if is_more else self.configs_of(algorithm)
 
@@ -70,26 +70,26 @@ EFFORTS = {
     "normal": Effort(4, 16, 10, 10, 60.0, (3.0, 2.0, 1.5, 1.5, 1.5)),
     "max": Effort(None, None, None, 20, 240.0, everything=True),
 }
-"""The efforts by the names that users give."""
+"""The efforts by their names."""
 UNMEASURED = Effort(1, 1, 1, 0, 60.0)
-"""Where nothing is measured, the first config of each algorithm is listed."""
+"""Without measurements, the first config of each algorithm is listed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The decisions of a user about the choice of algorithms. `gossamer.compile` describes the
-    fields that are not described here.
+    """The decisions of a user about the choice of algorithms.
+
+    `gossamer.compile` describes the fields that are not described here.
 
     unfused: whether each layer is computed alone, without fusions and parts.
-    force: the names of the algorithms that certain layers must take, by the layers' names.
+    force: names of the algorithms that certain layers must take, by the layers' names.
     threads: threads of a layer on the host, a number or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
-    boundary: the format of the network's inputs and outputs of rank 4 in float32; None means NCHW
-    and float32. Benchmarks measure a section of a network in the format that the layers around it
-    take.
+    boundary: format of the network's inputs and outputs of rank 4 in float32; None means NCHW and
+    float32. Benchmarks measure a section of a network in the format that the layers around it take.
 
-    Raises InputError for a field that is wrong, and for fields that do not go together.
+    Raises InputError if a field is invalid, or if fields exclude each other.
     """
 
     effort: str | None = None
@@ -119,12 +119,12 @@ class Policy:
             if not 0 < self.budget_s < math.inf:
                 raise InputError(f"budget {self.budget_s:g}: expected seconds above 0, such as 10")
             if self.effort is None:
-                raise InputError("budget: without an effort nothing is measured; give one, such as "
+                raise InputError("budget: without an effort nothing is measured; pass one, such as "
                                  "effort='normal'")
         if self.precision != "fp32" and self.effort is None:
-            raise InputError(f"precision {self.precision!r} goes with an effort, such as "
-                             "effort='normal': what is less precise is taken where it measures "
-                             "faster")
+            raise InputError(f"precision {self.precision!r} requires an effort, such as "
+                             "effort='normal': lower precision is used only for layers where it is "
+                             "measured to be faster")
         is_number = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if self.threads != ALL and not (is_number and int(self.threads) >= 1):
             raise InputError(f"threads {quoted(self.threads)}: expected {ALL!r}, or a number of 1 "
@@ -140,10 +140,10 @@ class Policy:
                 raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "
                                  "between 0 and 1, such as 0.6")
             if self.only is not None:
-                raise InputError("only and sparse_threshold: both say what is taken; give one of "
+                raise InputError("only and sparse_threshold are mutually exclusive; give one of "
                                  "them")
         if self.tolerance is not None and self.calibration is None:
-            raise InputError("tolerance: the error is measured on calibration inputs; give "
+            raise InputError("tolerance: the error is measured on calibration inputs; pass "
                              "calibration")
 
 
@@ -152,12 +152,15 @@ ANY = Policy()
 
 
 def _algorithms() -> set[str]:
-    """Return the names of all algorithms, and import their code."""
+    """Return the names of all algorithms, importing their code."""
     return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
-    """Return words for a message: that no algorithm has this name, and which names are similar."""
+    """Return a message about an unknown algorithm name.
+
+    It lists similar names.
+    """
     close = closest(name, names)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else
@@ -165,18 +168,21 @@ def _no_algorithm(name: str, names: Collection[str]) -> str:
 
 
 def is_change_of_precision(problem: Problem) -> bool:
-    """Return whether a problem reads or writes float16 because a layer or the caller asked for it.
-    Return False for fusions, which compute layers in a precision that the policy allows."""
+    """Return whether a layer or caller explicitly uses float16.
+
+    The problem then reads or writes float16. False for fusions, which compute layers in a precision
+    that the policy allows.
+    """
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Return why none of the variants may be taken; None where one of them may be taken.
+    """Return why none of the variants may be taken; None if one may.
 
-    variants: variants in precisions that are allowed.
-    seconds: processor seconds that building may take.
-    why: the words that tell the user where the limit comes from.
+    variants: variants in allowed precisions.
+    seconds: processor seconds that a build may take.
+    why: text that tells the user where the limit comes from.
     """
     shortest: Variant | None = None
     for variant in variants:
@@ -185,29 +191,30 @@ def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) ->
         if shortest is None or variant.build_seconds < shortest.build_seconds:
             shortest = variant
     if shortest is None:
-        return "has nothing to offer in a precision that is allowed"
+        return "has no variant in an allowed precision"
     return reason_build_too_long(shortest, seconds, why)
 
 
 def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
-    """Return the reason why a variant that takes long to build is left out."""
+    """Return why a variant with a long build is excluded."""
     return (f"would take about {variant.build_seconds:.0f} s to build, {why} at most "
             f"{seconds:.0f} s are allowed")
 
 
 def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: Policy = ANY
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Return the algorithms that may compute a layer, the device on which they compute it, and for
-    each other algorithm the reason why it may not. Where no algorithm may compute the layer on
-    `device`, the host takes the place of the device.
+    """Return a layer's possible algorithms and their device.
+
+    For each other algorithm, the reason why it may not is returned. If no algorithm may compute the
+    layer on `device`, the device returned is the host.
 
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
-    and None where the algorithm may compute the problem.
+    and None if the algorithm may compute the problem.
     policy: decides between the algorithms that can compute the layer; see _wanted().
 
-    Raises UnsupportedError where no algorithm can compute the layer, and InputError where the
-    policy forces an algorithm that cannot compute the layer.
+    Raises UnsupportedError if no algorithm can compute the layer, and InputError if the policy
+    forces an algorithm that cannot compute it.
     """
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
@@ -221,26 +228,27 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
         raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: "
                          f"{reasons.get(name, f'it computes no {layer.op}')}")
     raise UnsupportedError(
-        f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
+        f"{layer.source or layer.name}: no algorithm computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Return the algorithms that a policy allows for a layer, and add to `reasons` why each other
-    algorithm is not allowed.
+    """Return the algorithms that a policy allows for a layer.
 
-    A layer that the policy's `force` names takes the algorithm that `force` states, and no other.
-    For all other layers these rules apply, one after another:
+    The reason why each other algorithm is not allowed is added to `reasons`.
+
+    A layer that the policy's `force` names takes the algorithm that `force` specifies, and no
+    other. For all other layers these rules apply in order:
     - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
-    - The algorithm that `only` names is taken alone.
-    - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.
-    - With `sparse_threshold`, algorithms that skip zeros are taken where the layer's sparsity is
-      above this threshold, else dense algorithms. Direct sparse convolution was published with this
-      rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
-      arXiv 1802.10280, 2018).
-    A rule other than the first is skipped where it would leave no algorithm.
+    - The algorithm that `only` names excludes all others.
+    - ZeroWeights, which supports a layer whose weights are all zero, excludes all others.
+    - With `sparse_threshold`, algorithms that skip zeros are taken if the layer's sparsity is above
+    this threshold, and otherwise dense algorithms. Direct sparse convolution was published with
+    this rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
+    arXiv 1802.10280, 2018).
+    A rule other than the first is skipped if it would leave no algorithm.
 
     able: the algorithms that can compute the layer.
     """
@@ -257,12 +265,12 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
         kept(lambda algorithm: algorithm.name == name, f"{name} is forced", always=True)
         return able
     kept(lambda algorithm: is_asked_for(algorithm, policy),
-         "is computed only where only={!r} asks for it", always=True)
+         "is used only with only={!r}", always=True)
     if not policy.vendors:
-        kept(lambda algorithm: not algorithm.vendor, "the libraries of vendors are left out")
+        kept(lambda algorithm: not algorithm.vendor, "vendors' libraries are excluded")
     kept(lambda algorithm: algorithm.name == policy.only, f"{policy.only} is forced")
     kept(lambda algorithm: isinstance(algorithm, ZeroWeights),
-         "no weight is left to multiply by")
+         "all weights are zero")
     if policy.sparse_threshold is not None and layer.density is not None:
         above = is_above(1 - layer.density, policy.sparse_threshold)
         kept(lambda algorithm: algorithm.dense != above,
@@ -272,17 +280,21 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Return whether a policy allows an algorithm at all. An algorithm with by_name_only is taken
-    only where the policy's `only` names it."""
+    """Return whether a policy allows an algorithm at all.
+
+    An algorithm with by_name_only is allowed only if the policy's `only` names it.
+    """
     return not algorithm.by_name_only or algorithm.name == policy.only
 
 
 def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
             algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Return the algorithms that can compute a problem on a device, and for each other algorithm
-    the reason why it cannot. algorithms: the algorithms to ask; by default all algorithms of the
-    op."""
+    """Return the algorithms that support a problem on a device.
+
+    For each other algorithm, the reason why it cannot is returned. algorithms: the algorithms to
+    consider; by default all algorithms of the op.
+    """
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms if algorithms is None else algorithms:
@@ -295,8 +307,11 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 
 
 def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
-    """Return why the policy's `force` keeps an algorithm from a fusion: a layer of the fusion has
-    to take another algorithm. Return "" where `force` allows the algorithm."""
+    """Return why `force` excludes an algorithm from a fusion.
+
+    This is the case if a layer of the fusion has to take another algorithm. "" if `force` allows
+    the algorithm.
+    """
     return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
                  if policy.force.get(name, algorithm.name) != algorithm.name), "")
 

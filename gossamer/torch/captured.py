@@ -337,14 +337,9 @@ def _is_random(part: nn.Module) -> bool:
 
 
 def _weights(module: nn.Module) -> list[tuple[str, Any]]:
-    return list(_named(module))
-
-
-def _named(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, tensor in module.named_parameters():
-        yield f"parameter {quoted(name)}", tensor
-    for name, tensor in module.named_buffers():
-        yield f"buffer {quoted(name)}", tensor
+    """Return a module's parameters and buffers with display names."""
+    return [*((f"parameter {quoted(name)}", tensor) for name, tensor in module.named_parameters()),
+            *((f"buffer {quoted(name)}", tensor) for name, tensor in module.named_buffers())]
 
 
 def _name(module: Any) -> str:

@@ -32,6 +32,11 @@ class TensorGraph:
     inputs: list[int]
 
 
+def target_name(node: fx.Node) -> str:
+    """Return the name of what a node calls."""
+    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
+
+
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Convert a graph of Dynamo to a function of its inputs.
 

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gossamer.errors import UnsupportedError, first_line, quoted
+from gossamer.torch.dynamo_graph import target_name
 from gossamer.torch.exported import line_of
 
 _NAMESPACES = {"aten", "prim", "prims", "quantized", "quantized_decomposed", "torchao",
@@ -104,8 +105,8 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
         if (source not in whole or "call_module" in (node.op, whole[0].op)
                 or any(_is_stale(view, position, same_memory, positions) for view in views)
                 or not effects.views.keys().isdisjoint(same_memory)):
-            raise UnsupportedError(f"{_name(node)} writes a tensor in place that other operators "
-                                   f"may read{_line(node)}")
+            raise UnsupportedError(f"{target_name(node)} writes a tensor in place that other "
+                                   f"operators may read{_line(node)}")
         node.op, node.target = "call_function", _returning(node.op, node.target)
         for each in whole:
             each.replace_all_uses_with(
@@ -209,7 +210,8 @@ class _Run(fx.Interpreter):
         if _draws(func, args, kwargs):
             self.random.add(node.name)
         if kwargs.get("generator") is not None:
-            self.refused = self.refused or f"{_name(node)} has its own generator{_line(node)}"
+            self.refused = self.refused or (
+                f"{target_name(node)} has its own generator{_line(node)}")
         written = [value for index, argument in enumerate(func._schema.arguments)
                    if argument.alias_info is not None and argument.alias_info.is_write
                    for value in tree_leaves(args[index] if index < len(args)
@@ -268,7 +270,7 @@ def _foreign_reason(module: fx.GraphModule, node: fx.Node) -> str:
     if node.op == "call_module":
         target = type(module.get_submodule(str(target)))
     if isinstance(target, HigherOrderOperator):
-        return f"{_name(node)} is a higher-order operator"
+        return f"{target_name(node)} is a higher-order operator"
     if isinstance(target, OpOverload | OpOverloadPacket):
         namespace = str(target).partition(".")[0] if isinstance(target, OpOverload) else (
             target._qualified_op_name.partition("::")[0])
@@ -280,7 +282,7 @@ def _foreign_reason(module: fx.GraphModule, node: fx.Node) -> str:
             return f"{name} changes a mode of torch"
         if _is_user_code(target):
             return _state_reason(name or target)
-    if _name(node) == "as_strided":
+    if target_name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
 
@@ -299,7 +301,7 @@ def users_state(module: fx.GraphModule) -> str:
 
     The reason is a call of a user's function that Dynamo was told not to trace.
     """
-    return next((_state_reason(_name(node)) for node in module.graph.nodes
+    return next((_state_reason(target_name(node)) for node in module.graph.nodes
                  if node.op == "call_function" and not isinstance(
                      node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
                  and _is_user_code(node.target)), "")
@@ -333,10 +335,6 @@ def _users_name(node: fx.Node) -> str:
     name = getattr(getattr(source, "source", source), "name", node.name)
     name = _MEMBER.sub(r".\1", str(name() if callable(name) else name))
     return _LOCAL.sub(r"\1", name)
-
-
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
 
 
 def _line(node: fx.Node) -> str:

@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from gossamer.errors import UnsupportedError, first_line
-from gossamer.torch.dynamo_graph import bake_all
+from gossamer.torch.dynamo_graph import bake_all, target_name
 from gossamer.torch.exported import line_of
 
 Optimize = Callable[[fx.GraphModule, tuple[Any, ...]], Any]
@@ -103,7 +103,7 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
     fused.recompile()
     of_torch = [node for node in operators if node.name in reasons]
     total = sum(record.seconds.values()) or 1.0
-    result.left = [Left(_name(node), line_of(node.meta.get("stack_trace") or ""),
+    result.left = [Left(target_name(node), line_of(node.meta.get("stack_trace") or ""),
                         reasons[node.name], record.seconds[node.name] / total)
                    for node in of_torch]
     result.taken = len(operators) - len(of_torch)
@@ -264,8 +264,4 @@ def _is_operator(node: fx.Node) -> bool:
     Nodes that only read a size or select one of several results do not.
     """
     return (node.op in ("call_function", "call_method", "call_module")
-            and node.target is not operator.getitem and _name(node) not in _SIZES)
-
-
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
+            and node.target is not operator.getitem and target_name(node) not in _SIZES)

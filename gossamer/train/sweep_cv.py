@@ -17,16 +17,16 @@ _NESTED = "estimator__"
 
 
 class SweepCV(Estimator):
-    """A search for the best parameters of an MLP, as scikit-learn's searches are.
+    """A search for the best parameters of an MLP, like scikit-learn's searches.
 
-    It stands in for GridSearchCV and, with `halving`, for HalvingGridSearchCV. fit()
-    cross-validates the MLP with each combination of a grid by sweep(), whose folds it takes, and
-    trains the best one on all samples.
+    It replaces GridSearchCV and, with `halving`, HalvingGridSearchCV. fit() cross-validates the MLP
+    with each combination of a grid, on the folds of sweep(), and trains the best one on all
+    samples.
 
     Parameters
     ----------
     estimator : MLP
-        Network that gives the parameters that are not in the grid, and stays as it is.
+        Network with the parameters that are not in the grid. It is not changed.
     param_grid : mapping from str to sequence, or sequence of such mappings
         Values to try for each parameter, as for sweep().
     cv : int
@@ -38,8 +38,8 @@ class SweepCV(Estimator):
     return_train_score : bool
         Whether `cv_results_` has the scores on the training data, too.
     n_jobs : int, optional
-        Number of processes, as for `processes` of sweep(); -1 means one for each processor, as None
-        does.
+        Number of processes, as for `processes` of sweep(); -1 and None mean one for each
+        processor.
 
     Attributes
     ----------
@@ -149,12 +149,12 @@ class SweepCV(Estimator):
         return self
 
     def predict(self, x: Any) -> np.ndarray:
-        """Predict by the best network, as MLP.predict() does."""
+        """Predict with the best network, as MLP.predict() does."""
         return self._best.predict(x)
 
     @classifiers_only
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Predict probabilities by the best network, as MLP.predict_proba() does."""
+        """Predict probabilities with the best network, as MLP.predict_proba() does."""
         return self._best.predict_proba(x)
 
     @classifiers_only

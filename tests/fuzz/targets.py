@@ -227,7 +227,7 @@ TARGETS: dict[str, Target] = {
     "torch legacy": Target(_named("file.pth", seeds.torch_legacy), mutators.any_bytes,
                            read_tensors, ("does not begin",)),
     "plan": Target(_named("file.plan", seeds.plan_files), mutators.zipped(_plan_mutator),
-                   _run_plan, ("BadZipFile", "is no plan")),
+                   _run_plan, ("BadZipFile", "is not a plan")),
     "measurements": Target(_named("file.json", seeds.measurements), mutators.json_text,
                            _measurements, ("cut short",)),
     "kernel cache": Target(_entry_files, mutators.hashed(b"", mutators.any_bytes), _kernel,

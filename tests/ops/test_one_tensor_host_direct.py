@@ -95,15 +95,15 @@ def softmaxes(rows: int, size: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
-    (SoftmaxProblem(default_spec((2, 3)), 0), "neighbours"),
-    (SoftmaxProblem(default_spec((2, 3)), 1, log=True), "no logarithm")])
+    (SoftmaxProblem(default_spec((2, 3)), 0), "contiguous"),
+    (SoftmaxProblem(default_spec((2, 3)), 1, log=True), "not the logarithm")])
 def test_softmaxes_that_are_not_supported(problem: SoftmaxProblem, reason: str) -> None:
     assert reason in (HostDirectSoftmax().supports(problem, HOST) or "")
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
-    (ReduceProblem(default_spec((2, 3, 4)), "sum", (0, 2)), "neighbours"),
+    (ReduceProblem(default_spec((2, 3, 4)), "sum", (0, 2)), "adjacent"),
     (ReduceProblem(default_spec((2, 3), "int32"), "sum", (1,)), "float32 only"),
-    (ReduceProblem(default_spec((2**15,)), "sum", (0,)), "numbers to one")])
+    (ReduceProblem(default_spec((2**15,)), "sum", (0,)), "elements to one")])
 def test_reductions_that_are_not_supported(problem: ReduceProblem, reason: str) -> None:
     assert reason in (HostDirectReduce().supports(problem, HOST) or "")

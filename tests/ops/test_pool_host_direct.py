@@ -102,8 +102,8 @@ def compare_signs(problem: PoolProblem, seed: int) -> None:
 
 @pytest.mark.parametrize(("problem", "reason"), [
     (PoolProblem(default_spec((1, 1, 6, 6)), "average", (2, 2)), "computes maxima only"),
-    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), pads=(2, 0, 0, 0)), "may have no row"),
-    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), dilation=(2, 1)), "not neighbours"),
+    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), pads=(2, 0, 0, 0)), "contain no row"),
+    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), dilation=(2, 1)), "not adjacent"),
     (PoolProblem(default_spec((1, 1, 6, 6), "float64"), "max", (2, 2)), "float32 only")])
 def test_what_is_not_supported(problem: PoolProblem, reason: str) -> None:
     assert reason in (HostDirectPool().supports(problem, HOST) or "")

@@ -124,8 +124,8 @@ def test_the_table_of_layers_is_kept() -> None:
     assert sum(row["share"] for row in report.rows) == pytest.approx(1)
     assert report.notes[0] == "host ran all 5 layers"
     assert report.notes[1] == (
-        "onnxruntime, whole network: ONNX Runtime computes 5 layers in one run; what each layer "
-        "takes is its share of its run by the library's profile")
+        "onnxruntime, whole network: ONNX Runtime computes 5 layers in one call; the time of "
+        "each layer is its share of the call in the library's profile")
     assert report.shares.keys() <= {"ONNX Runtime", "between layers"}
     assert "whole network" in str(report) and json.dumps(report.rows)
 
@@ -309,7 +309,7 @@ def test_why_zeros_are_not_skipped_within_a_part(effort: str | None) -> None:
     lines = [line for line in plan.report(1).zeros_lines if "convolutions" in line]
     assert not [line for line in lines if "no algorithm skips them" in line]
     if effort is None:
-        assert all("nothing was measured, as `gossamer compile`" in line for line in lines)
+        assert all("nothing was measured; `gossamer compile`" in line for line in lines)
     rows = plan.report(1).rows
     assert lines or any(row["skips_zeros"] for row in rows)
     assert effort is None or all(row["best_dense_us"] <= row["median_us"] for row in rows

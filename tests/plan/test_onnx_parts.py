@@ -245,7 +245,7 @@ def test_texts_and_sequences() -> None:
     joined, y = plan(np.array(["a", "b"]), x)
     assert joined.tolist() == ["a!", "b!"]
     np.testing.assert_array_equal(y, np.maximum(x, 0))
-    with pytest.raises(InputError, match="input 'a' is an array of float32, expected texts"):
+    with pytest.raises(InputError, match="input 'a' is an array of float32, expected strings"):
         plan(x, x)
     proto = parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         split (float[N, 2] x) => (seq(float[]) s) { [split] s = SplitToSequence<axis = 0>(x) }""")

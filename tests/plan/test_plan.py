@@ -177,7 +177,7 @@ def test_a_tensor_that_requires_a_gradient_is_told_so(plan: Plan) -> None:
     class Tensor(Foreign):
         requires_grad = True
 
-    with pytest.raises(InputError, match=r"requires a gradient.*give x.detach\(\)"):
+    with pytest.raises(InputError, match=r"requires a gradient.*pass x.detach\(\)"):
         plan(Tensor(images(2)))
 
 

@@ -229,7 +229,7 @@ def test_lists_of_devices() -> None:
 
 
 def test_a_group_of_nothing() -> None:
-    with pytest.raises(InputError, match="a group of no plans"):
+    with pytest.raises(InputError, match="a group needs at least one plan"):
         PlanGroup([])
 
 

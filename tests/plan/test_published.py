@@ -86,4 +86,4 @@ def test_it_is_no_candidate_unless_it_is_asked_for(compiled_device: Device, tmp_
         assert "published" not in {candidate.algorithm.name for candidate in step.candidates}
         if step.layer.op == "conv2d":
             assert step.rejected["published"] == (
-                "is computed only where only='published' asks for it")
+                "is used only with only='published'")

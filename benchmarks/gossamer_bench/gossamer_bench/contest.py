@@ -154,7 +154,7 @@ def _timed(case: Case, entries: Sequence[_ContestEntry]
     transfers: list[float] = []
     if tasks and all(task.device.on_processors for task in tasks):
         tasks[0] = replace(tasks[0], around=partial(_after_transfer, transfers, tasks[0].around))
-    timings = interleave(tasks, sample_us=case.sample_us, budget_us=_BUDGET_US, apart=True)
+    timings = interleave(tasks, sample_us=case.sample_us, budget_us=_BUDGET_US, isolated=True)
     return timed + [(_per_execution(timing, ready.runs), entry)
                     for timing, (entry, ready) in zip(timings, waiting, strict=True)
                     ], far_notice(transfers)

@@ -16,14 +16,14 @@ FLOAT, BYTE, INT32, INT64, POINTER = (
 _CONTRACT = ("contract",)
 _LEAST_POWER, _LOG2_E, _ROUNDING = -87.33654, 1.44269504, 1.5 * 2**23
 _LN_2 = (0.693359375, -2.12194440e-4)
-"""The logarithm of 2, whose first part has few bits, so that its products are exact."""
+"""The logarithm of 2 in two parts; the first has few bits, so that its products are exact."""
 _POWERS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
            5.0000001201e-1, 1.0, 1.0)
-"""Coefficients of e to the power of a number around 0, the highest power first."""
+"""Coefficients of the polynomial for e to the power of a number around 0, highest power first."""
 
 
 class Code:
-    """One function of a module, written from its first line to its last.
+    """One function of a module, emitted instruction by instruction.
 
     module: the module.
     parameters: the types of the function's parameters.
@@ -43,11 +43,11 @@ class Code:
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
     def at(self, pointer: Any, offset: Any) -> Any:
-        """Return a pointer some bytes further."""
+        """Return a pointer advanced by some bytes."""
         return self.builder.gep(pointer, [integer(offset)], source_etype=BYTE)
 
     def load(self, kind: ir.Type, pointer: Any, offset: Any = 0, aligned: bool = False) -> Any:
-        """Return a value, or a vector, that lies some bytes behind a pointer.
+        """Return the value or vector at an offset in bytes.
 
         aligned: whether the address of a vector is a multiple of its size.
         """
@@ -57,36 +57,42 @@ class Code:
         return value
 
     def store(self, value: Any, pointer: Any, offset: Any) -> None:
-        """Store a number, or a vector where the address is a multiple of its size."""
+        """Store a number, or an aligned vector, at an offset.
+
+        The address of a vector is a multiple of its size.
+        """
         self.builder.store(value, self.at(pointer, offset)).align = 4 * getattr(
             value.type, "count", 1)
 
     def short(self, pointer: Any, number: Any) -> Any:
-        """Return element `number` of an array of unsigned 16-bit integers, as 64 bits."""
-        place = self.at(pointer, self.builder.mul(number, integer(2)))
-        value = self.builder.load(place, typ=ir.IntType(16))
+        """Return an element of a uint16 array as 64 bits."""
+        address = self.at(pointer, self.builder.mul(number, integer(2)))
+        value = self.builder.load(address, typ=ir.IntType(16))
         value.align = 2
         return self.builder.zext(value, INT64)
 
     def index(self, pointer: Any, number: Any) -> Any:
-        """Return element `number` of an array of 32-bit integers, as 64 bits."""
+        """Return an element of a uint32 array as 64 bits."""
         offset = self.builder.mul(number, integer(4))
         return self.builder.zext(self.load(INT32, pointer, offset), INT64)
 
     def splat(self, value: Any, lanes: int) -> Any:
-        """Return a vector whose lanes all have one value."""
+        """Return a vector with one value in all lanes."""
         none = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         one = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(
             one, none, ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z, rounded once where the processor has such an instruction."""
+        """Return x * y + z, fused if the processor supports that."""
         return self.builder.fadd(self.builder.fmul(x, y, flags=_CONTRACT), z, flags=_CONTRACT)
 
     def exponential(self, x: Any) -> Any:
-        """Return e to the power of a vector of numbers up to 0, by the polynomial of S. Moshier's
-        Cephes library; 0 where the power is below the smallest normal number."""
+        """Return e to the power of nonpositive numbers.
+
+        The polynomial is that of S. Moshier's Cephes library. The result is 0 if it would be below
+        the smallest normal number.
+        """
         b, kind = self.builder, x.type
         bits = ir.VectorType(INT32, kind.count)
 
@@ -96,7 +102,7 @@ class Code:
         low = all_of(_LEAST_POWER)
         tiny = b.fcmp_ordered("<", x, low)
         inside = b.select(tiny, low, x)
-        # behind the addition the last bits of the number are its integer
+        # after the addition the last bits of the number are the integer
         rounded = self.multiply_add(inside, all_of(_LOG2_E), all_of(_ROUNDING))
         exponent = b.fsub(rounded, all_of(_ROUNDING))
         for part in _LN_2:
@@ -108,13 +114,13 @@ class Code:
                                 all_of(127 << 23, bits)), kind)
         return b.select(tiny, all_of(0.0), b.fmul(power, scale))
 
-    def along(self, size: int, lanes: int, fill: float, source: Any,
-              make: Callable[[Any, Any, Any, int], Any], first: Any) -> Any:
-        """Return what the vectors of a row of numbers are made to, one after another.
+    def fold(self, size: int, lanes: int, fill: float, source: Any,
+             make: Callable[[Any, Any, Any, int], Any], first: Any) -> Any:
+        """Return a fold over the vectors of a row.
 
-        size: numbers in the row. fill: what the last vector has behind them.
-        make: returns the next value for a value, a vector, its byte in the row, and its lanes that
-        are in the row. first: the first value.
+        size: numbers in the row. fill: value of the unused lanes of the last vector.
+        make: returns the next value from a value, a vector, its byte offset in the row, and its
+        number of lanes in the row. first: the first value.
         """
         whole, rest = size // lanes * lanes, size % lanes
         with self.loop(0, whole, lanes, [first]) as step:
@@ -127,7 +133,7 @@ class Code:
             vector(lanes), [fill] * lanes))
         return make(step.values[0], filled, integer(4 * whole), rest)
 
-    def across(self, combine: Callable[..., Any], values: Any) -> Any:
+    def reduce_lanes(self, combine: Callable[..., Any], values: Any) -> Any:
         """Return the lanes of a vector, combined one after another."""
         lanes = [self.builder.extract_element(values, ir.Constant(INT32, lane))
                  for lane in range(values.type.count)]
@@ -140,15 +146,17 @@ class Code:
             return self.load(vector(lanes), pointer, offset, aligned)
         return self._masked(self.at(pointer, offset), _mask(lanes, valid))
 
-    def load_within(self, line: Any, start: int, lanes: int, width: int) -> Any:
-        """Return the vector that begins with number `start` of a row of `width` numbers, with 0
-        where the row has none."""
+    def load_within(self, row: Any, start: int, lanes: int, width: int) -> Any:
+        """Return the vector at number `start` of a row.
+
+        Lanes outside of the row are 0. row: address of the row. width: numbers in the row.
+        """
         inside = [0 <= start + lane < width for lane in range(lanes)]
         if not any(inside):
             return ir.Constant(vector(lanes), [0.0] * lanes)
         if all(inside):
-            return self.load(vector(lanes), line, 4 * start)
-        return self._masked(self.at(line, 4 * start), ir.Constant(
+            return self.load(vector(lanes), row, 4 * start)
+        return self._masked(self.at(row, 4 * start), ir.Constant(
             ir.VectorType(ir.IntType(1), lanes), list(map(int, inside))))
 
     def _masked(self, pointer: Any, mask: Any) -> Any:
@@ -160,9 +168,12 @@ class Code:
 
     def strided(self, source: Any, first: Any, begin: int, stride: int, width: int, lanes: int,
                 valid: int) -> Any:
-        """Return every stride-th number of a row as a vector, with 0 where the row has none.
+        """Return every stride-th number of a row as a vector.
 
-        source: where the number of lane 0 of the first vector is, or would be.
+        Lanes outside of the row are 0.
+
+        source: address of the number in lane 0 of the first vector, which may be outside of the
+        row.
         first: the position of this number in the row, which may be below 0.
         begin: lanes before this vector. valid: lanes that may be in the row.
         width: numbers in the row.
@@ -215,10 +226,10 @@ class Code:
     @contextmanager
     def loop(self, start: Any, end: Any, step: int = 1, carried: Sequence[Any] = ()
              ) -> Iterator[Loop]:
-        """Repeat what is written within a `with` block for start, start + step... below end.
+        """Emit a loop over start, start + step... below end; the `with` block is its body.
 
-        carried: first values that iterations hand on: the block reads `loop.values`, and puts those
-        of the next iteration into `loop.next`. Behind the block `loop.values` are the last ones.
+        carried: first values of loop-carried variables: the block reads `loop.values`, and assigns
+        those of the next iteration to `loop.next`. After the block `loop.values` are the last ones.
         """
         b = self.builder
         head, body, done = (self.function.append_basic_block(name)
@@ -243,7 +254,7 @@ class Code:
 
     def where(self, condition: Any, make: Callable[[], Sequence[Any]],
               otherwise: Sequence[Any]) -> list[Any]:
-        """Return the values that `make` writes where a condition holds, and else others."""
+        """Return `make`'s values under a condition, else `otherwise`."""
         b = self.builder
         then, after = (self.function.append_basic_block(name) for name in ("then", "after"))
         before = b.block
@@ -262,8 +273,11 @@ class Code:
 
     def by_size(self, number: Any, total: int, size: int,
                 make: Callable[[int], Sequence[Any]]) -> None:
-        """Write what `make` does with the size of part `number` of a range that is divided into
-        parts of one size, of which the last one may be smaller."""
+        """Emit `make`'s code for the size of a part.
+
+        It is part `number` of a range that is divided into parts of one size. The last one may be
+        smaller.
+        """
         whole, rest = divmod(total, size)
         if whole and rest:
             is_whole = self.builder.icmp_signed("<", number, integer(whole))
@@ -288,7 +302,7 @@ class Code:
 
 
 class Loop:
-    """The state of a loop while its body is written: see Code.loop."""
+    """The state of a loop while its body is emitted; see Code.loop."""
 
     def __init__(self, index: Any, values: Sequence[Any]) -> None:
         self.index, self.values = index, values
@@ -296,7 +310,7 @@ class Loop:
 
 
 def integer(value: Any) -> Any:
-    """Return a Python integer as a constant of 64 bits; other values as they are."""
+    """Return a Python integer as a 64-bit constant; other values unchanged."""
     return ir.Constant(INT64, value) if isinstance(value, int) else value
 
 
@@ -306,7 +320,10 @@ def vector(lanes: int) -> ir.VectorType:
 
 
 def unsupported(expression: Expression, outputs: int = 1) -> str | None:
-    """Return why an expression of some outputs cannot be written here; None where it can."""
+    """Return why an expression cannot be emitted, or None.
+
+    outputs: largest number of outputs.
+    """
     if len(expression.outputs) > outputs:
         return "has an epilogue with two outputs"
     missing = {step.function for step in expression.steps} - set(_FUNCTIONS)
@@ -322,17 +339,20 @@ def _filled(like: Any, value: float) -> ir.Constant:
     return ir.Constant(like.type, [value] * like.type.count)
 
 
-def _least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
-    """The greater of x and a number that is not NaN; NaN stays."""
+def _at_least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
+    """Return the greater of x and a number that is not NaN; a NaN in x is kept."""
     return b.select(b.fcmp_ordered("<", x, low), low, x)
 
 
-def _most(b: ir.IRBuilder, x: Any, high: Any) -> Any:
+def _at_most(b: ir.IRBuilder, x: Any, high: Any) -> Any:
     return b.select(b.fcmp_ordered(">", x, high), high, x)
 
 
 def _either(comparison: str) -> Callable[..., Any]:
-    """Return a function that chooses between two values, and NaN where one is NaN."""
+    """Return a function that chooses between two values.
+
+    It returns NaN if one is NaN.
+    """
     def choose(b: ir.IRBuilder, x: Any, y: Any) -> Any:
         chosen = b.select(b.fcmp_ordered(comparison, x, y), x, y)
         return b.select(b.fcmp_unordered("uno", x, x), x, chosen)
@@ -372,15 +392,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "greater": _truth(">"),
     "greater_equal": _truth(">="),
     "equal": _truth("=="),
-    "relu": lambda b, x: _least(b, x, _filled(x, 0.0)),
-    "clip": lambda b, x, low, high: _most(b, _least(b, x, low), high),
+    "relu": lambda b, x: _at_least(b, x, _filled(x, 0.0)),
+    "clip": lambda b, x, low, high: _at_most(b, _at_least(b, x, low), high),
     "leaky_relu": _slope,
     "prelu": _slope,
-    "hard_sigmoid": lambda b, x, alpha, beta: _most(b, _least(b, b.fadd(
+    "hard_sigmoid": lambda b, x, alpha, beta: _at_most(b, _at_least(b, b.fadd(
         b.fmul(x, alpha), beta), _filled(x, 0.0)), _filled(x, 1.0)),
     "sign": _sign,
     "where": lambda b, condition, x, y: b.select(
         b.fcmp_unordered("!=", condition, _filled(condition, 0.0)), x, y),
     "constant": lambda b, value: value,
 }
-"""The functions of expressions that a processor computes in a few instructions."""
+"""Functions of expressions that take a few instructions."""

@@ -1,6 +1,8 @@
-"""Machine code for this processor, made by LLVM (llvmlite) and kept on disk as objects.
+"""Machine code for this processor, made by LLVM.
 
-A function that is run here takes its arguments, a range of tasks, and scratch memory:
+It is cached on disk as objects.
+
+llvmlite calls LLVM. A generated function takes its arguments, a range of tasks, and scratch memory:
 ``void f(int64_t *arguments, int64_t first, int64_t end, void *scratch)``. Several threads may run
 ranges of one call at the same time.
 """
@@ -27,11 +29,11 @@ _MACHINES = ("x86_64", "AMD64", "aarch64", "arm64")
 
 @dataclass(frozen=True)
 class Processor:
-    """What code is generated for.
+    """The target of generated code.
 
-    name, features: as LLVM names them.
+    name, features: LLVM's names of the processor and its features.
     lanes: float32 numbers in the longest vector.
-    registers: vector registers.
+    registers: number of vector registers.
     """
 
     name: str
@@ -41,7 +43,7 @@ class Processor:
 
 
 def absent() -> str | None:
-    """Return why no code can be generated here; None where it can."""
+    """Return why no code can be generated here, or None."""
     if platform.machine() not in _MACHINES:
         return f"processors need to be one of {', '.join(_MACHINES)}, not {platform.machine()}"
     if _llvm() is None:
@@ -50,13 +52,13 @@ def absent() -> str | None:
 
 
 def unavailable(device: Device) -> str | None:
-    """Return why generated code does not run on a device; None where it does."""
+    """Return why a device cannot run generated code, or None."""
     return "runs on the host only" if device.compiles else absent()
 
 
 @functools.cache
 def processor() -> Processor:
-    """Return this processor. Raises DeviceError where no code can be generated."""
+    """Return this processor. Raises DeviceError if no code can be generated."""
     if (reason := absent()) is not None:
         raise DeviceError(reason)
     llvm = _llvm()
@@ -86,22 +88,24 @@ def _llvm() -> Any:
 
 _lock = threading.Lock()
 _engines: list[Any] = []
-"""Engines own the code of the functions, which stays until the process ends."""
+"""Engines own the code of the functions, which is kept until the process ends."""
 
 
 @functools.cache
 def function(name: str, target: Processor, write: Callable[..., str], *parameters: Any
              ) -> Function:
-    """Return a function of a module that `write` makes of parameters.
+    """Return a compiled function of a generated module.
 
-    Its object is taken from the cache folder where any process has compiled it for the same target.
+    `write` makes the module from `parameters`.
 
-    write: returns the module in LLVM's assembly language. It is not called where the object is
-    known by the parameters, and by the sources of the module in which `write` stands.
+    Its object is taken from the cache folder if any process has compiled it for the same target.
+
+    write: returns the module in LLVM's assembly language. It is not called if the object is cached
+    for the parameters and the sources of the module that defines `write`.
     parameters: hashable; equal ones have equal texts.
-    target: this processor, or one whose instructions it has too.
+    target: this processor, or one whose instructions it supports.
 
-    Raises DeviceError where LLVM refuses the module.
+    Raises DeviceError if LLVM rejects the module.
     """
     llvm = _llvm()
     key = ["native", source_hash(write.__module__), write.__qualname__, repr(parameters),

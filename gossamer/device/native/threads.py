@@ -1,4 +1,4 @@
-"""Calls of generated code, by threads of this process that share the tasks of a call."""
+"""Calls of generated code, whose tasks are shared by threads."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _X86 = ("202", "llvm.x86.sse2.pause()", "32832", """
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
 define internal i64 @control() {
-  %place = alloca i32
-  call void @llvm.x86.sse.stmxcsr(ptr %place)
-  %value = load i32, ptr %place
+  %slot = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %slot)
+  %value = load i32, ptr %slot
   %wide = zext i32 %value to i64
   ret i64 %wide
 }
 define internal void @set.control(i64 %wide) {
-  %place = alloca i32
+  %slot = alloca i32
   %value = trunc i64 %wide to i32
-  store i32 %value, ptr %place
-  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  store i32 %value, ptr %slot
+  call void @llvm.x86.sse.ldmxcsr(ptr %slot)
   ret void
 }
 """)
@@ -60,9 +60,9 @@ register."""
 
 
 class Jobs:
-    """Jobs that are run one after another, each by several threads.
+    """Jobs that run one after another, each by several threads.
 
-    threads: the most threads that work, with the one that calls.
+    threads: largest number of threads, including the caller's.
     """
 
     def __init__(self, jobs: Sequence[Job], threads: int) -> None:
@@ -79,7 +79,11 @@ class Jobs:
         self._run = _function("jobs").call
 
     def run(self, stream: object = None) -> None:
-        """Run the jobs; in this thread alone while others run jobs. The host has no streams."""
+        """Run the jobs.
+
+        Only this thread is used while the others run other jobs. The host has no streams, so that
+        `stream` is ignored.
+        """
         pool = _pool(self._threads)
         if pool is None or not pool.lock.acquire(blocking=False):
             self._run(self._address, self._count, 0, 0)
@@ -91,10 +95,10 @@ class Jobs:
 
 
 class _Pool:
-    """Threads that wait for jobs; they hold no lock of the interpreter.
+    """Threads that wait for jobs without the interpreter's lock.
 
-    shared: the address of the memory by which they learn of jobs.
-    lock: who holds it runs jobs.
+    shared: address of the memory that announces jobs to them.
+    lock: held by the caller whose jobs run.
     """
 
     def __init__(self, count: int) -> None:
@@ -114,8 +118,10 @@ _making = threading.Lock()
 
 
 def _pool(count: int) -> _Pool | None:
-    """Return `count` threads, which later calls share; None for one thread, and where this system
-    has no futex."""
+    """Return `count` threads, which later calls share.
+
+    None for one thread, and if this system has no futex.
+    """
     if count <= 1 or sys.platform != "linux":
         return None
     if (pool := _pools.get(count)) is None:
@@ -134,7 +140,7 @@ def _function(name: str) -> Function:
 
 
 def source(machine: str, system: str) -> str:
-    """Return the module for a machine; without futexes where the system has none."""
+    """Return the module for a machine, without futexes if necessary."""
     number, pause, flushing, control = _MACHINES[machine]
     text = _SOURCE.read_text() + control
     if system != "linux":

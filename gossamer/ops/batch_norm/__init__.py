@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from gossamer.ops.strided import (
     KernelAlgorithm,
     cannot_compile,
     divisor,
+    elements_per_channel,
     layout_variants,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import AXES, TensorSpec
+from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
@@ -107,7 +107,8 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
         "WORK_GROUP_SIZE": work_group, "STORED": int(momentum is not None)}))
     return Launch(kernel, (problem.channels,), (work_group,),
                   (input_buffer(0), _constant(weights, "gamma"), statistics, problem.channels,
-                   problem.count, *divisor(_inner(x)), float(problem.epsilon), *stored))
+                   problem.count, *divisor(elements_per_channel(x)), float(problem.epsilon),
+                   *stored))
 
 
 def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
@@ -123,19 +124,11 @@ def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, 
     elements = problem.input.size
     return Launch(kernel, (-(-elements // work_group),), (work_group,),
                   (input_buffer(0), output_buffer(0), statistics, _constant(weights, "beta"),
-                   elements, *divisor(problem.channels), *divisor(_inner(x))))
+                   elements, *divisor(problem.channels), *divisor(elements_per_channel(x))))
 
 
 def _constant(weights: Weights, name: str) -> Buffer:
     return weights.packed(name, lambda arrays: np.asarray(arrays[name], np.float32))
-
-
-def _inner(spec: TensorSpec) -> int:
-    """Return the number of consecutive elements in memory with one channel."""
-    if len(spec.shape) != 4:
-        return math.prod(spec.shape[2:])
-    axes = AXES[spec.layout]
-    return math.prod(spec.shape[axis] for axis in axes[axes.index(1) + 1:])
 
 
 OP = Op("batch_norm", BatchNormProblem, reference, (NumpyBatchNorm(), PublishedBatchNorm()))

@@ -80,7 +80,8 @@ class PackedElementwise(KernelAlgorithm):
             return "cannot read inputs whose format is fixed"
         channels = problem.shape[1]
         for index in problem.constants:
-            if not _is_of_channels(problem.operands[index].shape, channels, len(problem.shape)):
+            shape = problem.operands[index].shape
+            if not _is_scalar_or_per_channel(shape, channels, len(problem.shape)):
                 return "needs constants with one number, or one per channel"
         if result_dtype(problem.expression) is None:
             return "its results are not known to be -1, 0 or 1"
@@ -122,8 +123,8 @@ class PackedElementwise(KernelAlgorithm):
             channels, strides[0], strides[1], strides[3], *constants))]
 
 
-def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
-    """Return whether a constant has a single number, or one per channel.
+def _is_scalar_or_per_channel(shape: tuple[int, ...], channels: int, rank: int) -> bool:
+    """Return whether a constant is scalar or per channel.
 
     rank: number of dimensions of the tensor with these channels.
     """

@@ -21,11 +21,11 @@ from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _CHUNK = 2**12
-"""Elements that a task computes."""
+"""Number of elements of a task."""
 
 
 class HostDirectElementwise(GeneratedCode):
-    """An expression of tensors of one shape and of single numbers."""
+    """An expression of tensors of one shape and of scalars."""
 
     op = "elementwise"
     name = "host_direct"
@@ -70,7 +70,7 @@ class HostDirectElementwise(GeneratedCode):
 
 
 class _Work(NamedTuple):
-    """What `launch` runs. operands: constants, and None for a run-time input."""
+    """The data of a launch. operands: constants, and None for a run-time input."""
 
     code: Function
     threads: int
@@ -79,7 +79,7 @@ class _Work(NamedTuple):
 
 
 def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:
-    """Return a module with the function "elementwise"; each task computes a chunk of elements.
+    """Return a module with the function "elementwise"; a task is a chunk of elements.
 
     The arguments are the addresses of the first operand, of the output, and of the other operands.
     """

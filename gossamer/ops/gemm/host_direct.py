@@ -1,7 +1,7 @@
-"""Products on processors that multiply nonzero weights only, by code that LLVM compiles.
+"""Products of nonzero weights on processors, compiled by LLVM.
 
-The transposed matrix is an image of one row, whose pixels are the rows of the matrix, and the
-product a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result is transposed back.
+The transposed matrix is an image of one row whose pixels are the rows of the matrix. The product is
+a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result is transposed back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gossamer.ops.weights import Weights
 
 
 class HostDirectGemm(GeneratedCode):
-    """A product by code that is generated for this processor.
+    """A matrix product by code generated for this processor.
 
     Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
     whose weights for this input are all zero.
@@ -81,10 +81,10 @@ class HostDirectGemm(GeneratedCode):
 
 
 class _Work(NamedTuple):
-    """What `launch` runs.
+    """The data of a launch.
 
     image: the pointwise convolution.
-    there, back: the transposing of the matrix, and of the result, without their arguments.
+    there, back: the transpositions of the matrix and of the result, without their arguments.
     """
 
     image: State
@@ -94,13 +94,16 @@ class _Work(NamedTuple):
 
 
 def _input_bytes(image: Any, device: Device) -> int:
-    """Return how many bytes the transposed matrix has in the workspace."""
+    """Return the transposed matrix's size in bytes."""
     nbytes: int = image.inputs[0].nbytes
     return -(-nbytes // device.alignment) * device.alignment
 
 
 def _convolution(problem: GemmProblem) -> Conv2dProblem:
-    """Return the convolution of the transposed matrix, with rows of zeros that fill vectors up."""
+    """Return the convolution of the transposed matrix.
+
+    The matrix is padded with rows of zeros to whole vectors.
+    """
     lanes = native.processor().lanes
     return Conv2dProblem(1, problem.depth, 1, -(-problem.rows // lanes) * lanes, problem.columns,
                          (1, 1), epilogue=problem.epilogue, weights_info=problem.weights_info)

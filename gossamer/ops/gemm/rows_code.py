@@ -1,4 +1,4 @@
-"""The code of products of few rows on processors: see rows.py."""
+"""Code of matrix products with few rows on processors; see rows.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, Loop, integ
 from gossamer.ops.gemm.problem import GemmProblem
 
 _SUMS = 8
-"""Sums that a processor adds to at the same time: an addition takes four cycles, and two begin in
-each."""
+"""Accumulators that a processor adds to concurrently: an addition takes four cycles, and two begin
+in each cycle."""
 
 
 def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
-    """Return a module with the function "product", each task of which is a panel.
+    """Return a module with the function "product"; each task computes a panel.
 
     The arguments are the addresses of the rows, of the output, of the panels (panels, depth,
     vectors * lanes), and of the operands.
@@ -33,10 +33,10 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
     whole = problem.columns // (vectors * lanes)
 
     def products(step: Loop, panel: Any, offset: int) -> list[Any]:
-        """Return the sums of one of the numbers of a row that are multiplied together."""
+        """Return the sums for one unrolled step."""
         k = b.add(step.index, integer(offset))
-        line = code.at(panel, b.mul(k, integer(vectors * size)))
-        weights = [code.load(vector(lanes), line, index * size) for index in range(vectors)]
+        weight_row = code.at(panel, b.mul(k, integer(vectors * size)))
+        weights = [code.load(vector(lanes), weight_row, index * size) for index in range(vectors)]
         own = step.values[offset * len(zeros):(offset + 1) * len(zeros)]
         return [code.multiply_add(weights[index], value, own[row * vectors + index])
                 for row in rows for value in [code.splat(code.load(FLOAT, x, b.mul(b.add(
@@ -44,7 +44,7 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
                 for index in range(vectors)]
 
     def panel(task: Any, columns: int) -> list[Any]:
-        """Write a panel, of which some columns are in the output."""
+        """Write the columns of a panel that exist."""
         source = code.at(panels, b.mul(task, integer(problem.depth * vectors * size)))
         middle = problem.depth // together * together
         with code.loop(0, middle, together, zeros * together) as step:

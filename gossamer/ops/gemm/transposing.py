@@ -1,4 +1,4 @@
-"""The code that transposes matrices on processors."""
+"""Code that transposes matrices on processors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from gossamer.device.native.code import INT32, INT64, POINTER, Code, integer, ve
 
 
 def transposing(height: int, width: int, source_row: int, target_row: int, lanes: int) -> str:
-    """Return a module with the function "transpose"; each task transposes `lanes` columns.
+    """Return a module with the function "transpose".
 
-    The arguments are the addresses of the matrix (height, width), and of the transposed one. Where
-    rows of the target have room, they are filled up with zeros to a multiple of `lanes`.
+    Each task transposes `lanes` columns. The arguments are the addresses of the matrix (height,
+    width), and of the transposed one. If rows of the target are long enough, they are padded with
+    zeros to a multiple of `lanes`.
 
     source_row, target_row: floats from one row to the next.
     """
@@ -25,15 +26,18 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
     whole = -(-height // lanes) * lanes
 
     def block(row: Any, column: Any, rows: int, columns: int) -> None:
-        """Emit code that transposes a square, of which some rows and columns are in the matrix."""
+        """Emit code that transposes a square.
+
+        rows, columns: those that exist.
+        """
         b = code.builder
         start = b.mul(b.add(b.mul(row, integer(source_row)), column), integer(4))
         goal = b.mul(b.add(b.mul(column, integer(target_row)), row), integer(4))
         zero = ir.Constant(vector(lanes), [0.0] * lanes)
-        values = [code.load_first(source, b.add(start, integer(4 * line * source_row)), lanes,
-                                  columns) if line < rows else zero for line in range(lanes)]
-        for line, value in enumerate(_transposed(code, values, lanes)[:columns]):
-            code.store_first(value, target, b.add(goal, integer(4 * line * target_row)), lanes,
+        values = [code.load_first(source, b.add(start, integer(4 * index * source_row)), lanes,
+                                  columns) if index < rows else zero for index in range(lanes)]
+        for index, value in enumerate(_transposed(code, values, lanes)[:columns]):
+            code.store_first(value, target, b.add(goal, integer(4 * index * target_row)), lanes,
                              lanes if whole <= target_row else rows)
 
     def strip(column: Any, columns: int) -> None:
@@ -62,8 +66,10 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
 
 
 def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:
-    """Return the columns of a square: the rows of its upper half are interleaved with those of its
-    lower half, log2(lanes) times."""
+    """Return the columns of a square.
+
+    The rows of its upper half are interleaved with those of its lower half, log2(lanes) times.
+    """
     half = lanes // 2
     low, high = (ir.Constant(ir.VectorType(INT32, lanes), [
         number for lane in range(start, start + half) for number in (lane, lane + lanes)])

@@ -406,13 +406,16 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
         if ((difference, product) == (first, first + 1)
                 and reads[difference] == reads[product] == 1
                 and constants.issuperset(operands)
-                and all(_is_of_channels(shapes[value], shapes[x]) for value in operands)):
+                and all(_has_one_per_channel(shapes[value], shapes[x]) for value in operands)):
             norms[index] = (x, *operands)
     return norms
 
 
-def _is_of_channels(shape: Shape, images: Shape) -> bool:
-    """Return whether an array that broadcasts to images has one number per channel."""
+def _has_one_per_channel(shape: Shape, images: Shape) -> bool:
+    """Return whether an array has one number per channel.
+
+    The array broadcasts to images.
+    """
     rank = len(images)
     return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
         1, images[1], *(1,) * (rank - 2))

@@ -1,5 +1,8 @@
-"""Maxima on processors, by code that LLVM compiles: ONNX Runtime's take long between pruned layers,
-where images do not have its own layout."""
+"""Maximum pooling on processors, by code that LLVM compiles.
+
+Between pruned layers ONNX Runtime's maxima take long, because images do not have its own layout
+there.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _TASKS = 4
-"""Parts of the planes for each thread, so that threads end at about the same time."""
+"""Tasks for each thread, so that threads end at about the same time."""
 
 
 class HostDirectPool(GeneratedCode):
-    """Maxima by code that is generated for this processor."""
+    """Maximum pooling by code generated for this processor."""
 
     op = "pool"
     name = "host_direct"
@@ -42,7 +45,7 @@ class HostDirectPool(GeneratedCode):
         if 0 in problem.input.shape[2:]:
             return "the input has no pixels"
         if problem.dilation[0] > 1 or max(problem.pads[::2]) >= problem.kernel[0]:
-            return "a window may have no row of the input, or rows that are not neighbours"
+            return "a window may contain no row of the input, or rows that are not adjacent"
         return None
 
     def variants(self, problem: PoolProblem, device: Device) -> Iterator[Variant]:
@@ -86,7 +89,7 @@ class HostDirectPool(GeneratedCode):
 
 
 class _Work(NamedTuple):
-    """What `launch` runs. scratch: bytes of memory that a thread needs."""
+    """The data of a launch. scratch: bytes of memory that a thread needs."""
 
     code: Function
     threads: int

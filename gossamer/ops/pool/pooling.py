@@ -1,4 +1,4 @@
-"""The code that pools images on processors."""
+"""Code that pools images on processors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.tensor import rounded_up
 
 def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
             pads: Sequence[int], dilation: int, lanes: int) -> str:
-    """Return a module with the function "pool"; each task computes the maxima of one plane.
+    """Return a module with the function "pool"; each task computes the maxima of a plane.
 
     The arguments are the addresses of the input and of the output. Each row of the output takes two
     passes: the maximum of each input column within the window goes to scratch memory, with padding
@@ -30,7 +30,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
     x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
 
     def vectors(count: int, write: Any) -> None:
-        """Emit the code for each whole vector of a row, and for the remainder."""
+        """Emit code for each vector of a row, including an incomplete one."""
         with code.loop(0, count // lanes) as part:
             write(b.mul(part.index, integer(lanes)), lanes)
         if count % lanes:
@@ -45,19 +45,19 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
         goal = code.at(y, b.mul(task.index, integer(4 * rows * columns)))
         with code.loop(0, rows) as row:
             output = code.at(goal, b.mul(row.index, integer(4 * columns)))
-            lines = []
+            sources = []
             for tap in range(kernel[0]):
-                place = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
-                # a row of padding is as good as the nearest row, which is in the window
+                position = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
+                # a row of padding can be replaced by the nearest row, which is in the window
                 for comparison, bound in (("<", 0), (">", height - 1)):
-                    place = b.select(b.icmp_signed(comparison, place, integer(bound)),
-                                     integer(bound), place)
-                lines.append(code.at(plane, b.mul(place, integer(4 * width))))
+                    position = b.select(b.icmp_signed(comparison, position, integer(bound)),
+                                        integer(bound), position)
+                sources.append(code.at(plane, b.mul(position, integer(4 * width))))
 
-            def down(column: Any, valid: int, lines: Sequence[Any] = lines) -> None:
+            def down(column: Any, valid: int, sources: Sequence[Any] = sources) -> None:
                 byte = b.mul(column, integer(4))
                 value = reduce(partial(larger, b), [
-                    code.load_first(line, byte, lanes, valid) for line in lines])
+                    code.load_first(source, byte, lanes, valid) for source in sources])
                 code.store_first(value, scratch, b.add(byte, integer(4 * pads[1])), lanes, valid)
 
             def along(column: Any, valid: int, output: Any = output) -> None:
@@ -75,14 +75,14 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
 
 def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int, dilation: int,
                    lanes: int) -> int:
-    """Return how many floats the function "pool" writes or reads in its scratch memory."""
+    """Return the scratch size of the function "pool" in floats."""
     read = rounded_up(columns, lanes) * stride + (kernel - 1) * dilation
     return rounded_up(max(read, pad + width), lanes)
 
 
 def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int, int],
                   stride: tuple[int, int], pads: tuple[int, int], planes: int) -> str:
-    """Return a module with the function "pool"; each task computes one plane of packed words.
+    """Return a module with the function "pool"; each task computes a plane of words.
 
     The arguments are the addresses of the input and of the output. Each window covers at least one
     input pixel. Positions outside of the input read the nearest input pixel.
@@ -110,11 +110,11 @@ def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int
             read = [[code.load(INT64, plane, b.add(b.mul(pixel, INT64(step)), INT64(8 * part)))
                      for part in range(planes)] for pixel in pixels]
             ones = reduce(b.or_, (words[-1] for words in read))
-            place = code.at(result, b.mul(b.add(b.mul(row.index, INT64(out[1])), column.index),
+            pixel = code.at(result, b.mul(b.add(b.mul(row.index, INT64(out[1])), column.index),
                                           INT64(step)))
             if planes == 2:
                 known = b.or_(ones, reduce(b.and_, (words[0] for words in read)))
-                b.store(known, place).align = 8
-            b.store(ones, code.at(place, 8 * (planes - 1))).align = 8
+                b.store(known, pixel).align = 8
+            b.store(ones, code.at(pixel, 8 * (planes - 1))).align = 8
     b.ret_void()
     return str(code.module)

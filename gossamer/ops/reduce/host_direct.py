@@ -19,11 +19,12 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, TensorSpec
 
 _MOST_NUMBERS = 2**14
-"""Numbers that are added one after another: more would round too often."""
+"""Largest number of elements that are added one after another: more would accumulate too much
+rounding error."""
 
 
 class HostDirectReduce(OneTensor):
-    """A reduction over dimensions that are neighbours in memory."""
+    """A reduction over dimensions that are adjacent in memory."""
 
     op = "reduce"
     name = "host_direct"
@@ -35,9 +36,9 @@ class HostDirectReduce(OneTensor):
         if problem.input.dtype != "float32":
             return f"computes float32 only, not {problem.input.dtype}"
         if not 0 < problem.count <= _MOST_NUMBERS:
-            return f"reduces 1 to {_MOST_NUMBERS} numbers to one"
+            return f"reduces 1 to {_MOST_NUMBERS} elements to one"
         if not _is_near(problem, problem.input):
-            return "the reduced dimensions are not neighbours in memory"
+            return "the reduced dimensions are not adjacent in memory"
         return None
 
     def variants(self, problem: ReduceProblem, device: Device) -> Iterator[Variant]:
@@ -60,24 +61,27 @@ class HostDirectReduce(OneTensor):
 
 
 def _order(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the dimensions as they lie in memory, outermost first."""
+    """Return the dimensions in their order in memory, outermost first."""
     return AXES[spec.layout] if spec.layout in AXES else tuple(range(len(spec.shape)))
 
 
 def _is_near(problem: ReduceProblem, spec: TensorSpec) -> bool:
-    """Whether the reduced dimensions are neighbours, and the others in the result's order."""
+    """Return whether a layout permits the reduction.
+
+    The reduced dimensions have to be adjacent, and the others in the result's order.
+    """
     order = _order(spec)
-    places = sorted(map(order.index, problem.axes))
+    positions = sorted(map(order.index, problem.axes))
     kept = [axis for axis in order if axis not in problem.axes]
-    return all(later - place == 1 for place, later in itertools.pairwise(places)) and (
+    return all(later - position == 1 for position, later in itertools.pairwise(positions)) and (
         problem.keepdims or kept == sorted(kept))
 
 
 def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
-    """Return a module with the function "reduce", which reduces (outer, count, inner) along count.
+    """Return a module with the function "reduce".
 
-    Each task is a vector of results, or one result where inner is 1. The arguments are the
-    addresses of the input and of the output.
+    It reduces (outer, count, inner) along count. Each task is a vector of results, or one result if
+    inner is 1. The arguments are the addresses of the input and of the output.
     """
     from llvmlite import ir
 
@@ -109,10 +113,11 @@ def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
 
     with code.loop(first, end) as task:
         if inner == 1:
-            values = code.along(count, lanes, fill, code.at(
+            values = code.fold(count, lanes, fill, code.at(
                 x, b.mul(task.index, integer(4 * count))),
                 lambda value, read, byte, valid: combine(b, value, read), least)
-            code.store(finished(code.across(combine, values)), y, b.mul(task.index, integer(4)))
+            result = finished(code.reduce_lanes(combine, values))
+            code.store(result, y, b.mul(task.index, integer(4)))
         else:
             outer, number = b.sdiv(task.index, integer(vectors)), b.srem(
                 task.index, integer(vectors))

@@ -1,4 +1,4 @@
-"""The softmax on processors, by code that LLVM compiles."""
+"""Softmax on processors, by code that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class HostDirectSoftmax(OneTensor):
         if (reason := native.unavailable(device)) is not None:
             return reason
         if problem.input.dtype != "float32" or problem.log:
-            return "computes float32 only, and no logarithm"
+            return "computes float32 only, and not the logarithm"
         if problem.axis != len(problem.input.shape) - 1:
-            return "the numbers of a row are not neighbours in memory"
+            return "the elements of a row are not contiguous in memory"
         return None
 
     def variants(self, problem: SoftmaxProblem, device: Device) -> Iterator[Variant]:
@@ -46,9 +46,9 @@ class HostDirectSoftmax(OneTensor):
 
 
 def softmax_of_rows(size: int, lanes: int) -> str:
-    """Return a module with the function "softmax", each task of which is a row of `size` numbers.
+    """Return a module with the function "softmax"; each task computes a row.
 
-    The arguments are the addresses of the input and of the output.
+    A row has `size` numbers. The arguments are the addresses of the input and of the output.
     """
     from llvmlite import ir
 
@@ -62,7 +62,7 @@ def softmax_of_rows(size: int, lanes: int) -> str:
     with code.loop(first, end) as task:
         start = b.mul(task.index, integer(4 * size))
         source, target = code.at(x, start), code.at(y, start)
-        most = code.splat(code.across(larger, code.along(
+        most = code.splat(code.reduce_lanes(larger, code.fold(
             size, lanes, -math.inf, source, lambda value, read, byte, valid: larger(b, value, read),
             least)), lanes)
 
@@ -71,13 +71,13 @@ def softmax_of_rows(size: int, lanes: int) -> str:
             code.store_first(value, target, byte, lanes, valid)
             return b.fadd(total, value)
 
-        total = code.splat(code.across(lambda b, x, y: b.fadd(x, y), code.along(
+        total = code.splat(code.reduce_lanes(lambda b, x, y: b.fadd(x, y), code.fold(
             size, lanes, -math.inf, source, power, zero)), lanes)
 
         def share(value: Any, read: Any, byte: Any, valid: int) -> Any:
             code.store_first(b.fdiv(read, total), target, byte, lanes, valid)
             return value
 
-        code.along(size, lanes, 0.0, target, share, zero)
+        code.fold(size, lanes, 0.0, target, share, zero)
     b.ret_void()
     return str(code.module)

@@ -1,1 +1,1 @@
-"""Chooses the algorithm of each layer, and compares the chosen plan with baseline plans."""
+"""Choice of algorithms, and comparison with baseline plans."""

@@ -1,5 +1,7 @@
-"""The choice, among the candidates that were measured for a network's layers and fusions, of the
-candidates with which the whole network takes the least time."""
+"""The choice of the candidates that make a network fastest.
+
+They are chosen among the candidates that were measured for the network's layers and fusions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, why_not_others
-from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, has_same_packing
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
@@ -26,11 +28,11 @@ from gossamer.plan.tune.rows import usable
 from gossamer.tensor import Format, default_format, memory_format
 
 LAYER_BY_LAYER = "layer by layer"
-"""The key of the reason why a fusion is not computed layer by layer; the other keys of reasons are
-names of algorithms."""
+"""Key of the reason why a fusion is not computed layer by layer; other keys are names of
+algorithms."""
 Restriction = Callable[[MeasuredLayer, Candidate], bool]
 """A function that returns whether a candidate of a layer or fusion is admitted. Other candidates
-are taken only where they must be, for as few layers as possible."""
+are used only if necessary, for as few layers as possible."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Assigned:
 
     taken: the layers and fusions, each with its candidate.
     reshapes: the formats in which reshapes read their inputs, by the names of the layers.
-    cost_us: the cost of all candidates and conversions; the cost of some conversions may be an
+    cost_us: cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
     conversions: the conversions of values between the candidates, in the order of the network.
     choices: the choices of the options that are taken.
@@ -53,8 +55,10 @@ class Assigned:
 
 
 class Assigner:
-    """Has a table's candidates measured, finds the cheapest plan assignments among them
-    (plan_assignment.py), and makes programs of these."""
+    """Finds a table's cheapest plan assignments and their programs.
+
+    It has the table's candidates measured; plan_assignment.py finds the assignments.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table, self._network, self._only = table, table.network, table.policy.only
@@ -66,12 +70,14 @@ class Assigner:
 
     @property
     def measured(self) -> list[MeasuredLayer]:
-        """All layers and fusions with the candidates that were measured for them."""
+        """All layers and fusions with their measured candidates."""
         return [node for node in self._table.nodes if not node.layer.is_reshape]
 
     def _promising(self) -> list[tuple[Layer, Candidate]]:
-        """Return the candidates, each with its layer, of the cheapest assignment, in which
-        candidates without a time count with the time that is expected of them."""
+        """Return the cheapest assignment's candidates with their layers.
+
+        Candidates without a time count with their estimates.
+        """
         self._table.refresh()
         try:
             taken = self.assigned(self._asked_for).taken
@@ -80,8 +86,10 @@ class Assigner:
         return [(node.layer, candidate) for node, candidate in taken]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
-        """Return the program of an assignment. why: the reason, for reports, why layers take
-        slower candidates than in the cheapest assignment."""
+        """Return the program of an assignment.
+
+        why: text for reports: why layers take slower candidates than in the cheapest assignment.
+        """
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
                                  forced=self._only, why=why)
@@ -98,33 +106,36 @@ class Assigner:
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
-        """Return the choice of the fastest candidate for a change of format."""
+        """Return the choice of the fastest candidate for a conversion."""
         node = self._table.conversion(layer)
         self._table.tuner.measure_all([node])
         return _choice(node, min(usable(layer, node.candidates, node.device),
                                 key=lambda candidate: candidate.cost), {})
 
     def checked(self, restriction: Restriction | None = None,
-                apart: Sequence[Assigned] = ()) -> Assigned:
-        """Return the cheapest assignment whose conversions are measured, and whose candidates are
-        right with the constants of their layers. A layer that no algorithm of the device supports
-        runs on the host.
+                excluded: Sequence[Assigned] = ()) -> Assigned:
+        """Return the cheapest assignment with measured conversions and checked candidates.
+
+        The candidates are correct with the constants of their layers. A layer that no algorithm of
+        the device supports runs on the host.
 
         restriction: by default all candidates are admitted, or those of the policy's `only`
-        wherever it can be used. apart: other assignments, which are not returned.
-        Raises UnsupportedError where the host cannot compute a layer either.
+        wherever it can be used. excluded: other assignments, which are not returned.
+        Raises UnsupportedError if the host cannot compute a layer either.
         """
         while True:
-            assigned = self.assigned(restriction or self._asked_for, apart=apart)
+            assigned = self.assigned(restriction or self._asked_for, excluded=excluded)
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
             if not (self._table.measure_estimated(assigned.conversions)
-                    or self._excluded(assigned)):
+                    or self._exclude_wrong(assigned)):
                 return assigned
 
-    def _excluded(self, assigned: Assigned) -> bool:
-        """Exclude candidates of an assignment if they compute wrong numbers with the constants of
-        their layers. Return whether any candidate was excluded."""
+    def _exclude_wrong(self, assigned: Assigned) -> bool:
+        """Exclude candidates that compute wrong numbers with their layers' constants.
+
+        Returns whether any candidate was excluded.
+        """
         checked = self._table.tuner.verified([(node.layer, candidate, node.device)
                                               for node, candidate in assigned.taken])
         wrong = [(node, candidate, verified) for (node, candidate), verified
@@ -133,12 +144,13 @@ class Assigner:
             node.candidates[node.candidates.index(candidate)] = verified
         return bool(wrong)
 
-    def assigned(self, restriction: Restriction, apart: Sequence[Assigned] = ()) -> Assigned:
-        """Return the cheapest assignment of layers and fusions. Candidates that may still be
-        measured count with the time that is expected of them, and conversions with the least time
-        that they can take. Raises UnsupportedError where no formats fit together.
+    def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
+        """Return the cheapest assignment of layers and fusions.
 
-        restriction, apart: as in checked().
+        Candidates that may still be measured count with their estimates, and conversions with a
+        lower bound of their time. Raises UnsupportedError if no formats fit together.
+
+        restriction, excluded: as in checked().
         """
         options = self._options(restriction)
         network = self._network
@@ -148,9 +160,9 @@ class Assigner:
         try:
             assignment = minimise([option for option, _, _ in options], fixed,
                                   self._table.conversion_us, required=required,
-                                  apart=[each.choices for each in apart])
+                                  excluded=[each.choices for each in excluded])
         except NoAssignmentError as error:
-            forced = "" if self._only is None else f"; leave only={self._only!r} out"
+            forced = "" if self._only is None else f"; omit only={self._only!r}"
             raise UnsupportedError(f"{self._table.device.name}: {error}{forced}") from None
         taken = [options[index] for index in assignment.options]
         return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
@@ -161,10 +173,12 @@ class Assigner:
 
     def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
-        """Return the options of all nodes and fusions, each with the layer or fusion and the
-        candidate that the option stands for; the candidate is None for a reshape. Raises
-        GossamerError with the reasons where all candidates of a layer are excluded and no fusion
-        has an option for it."""
+        """Return the options of all nodes and fusions.
+
+        Each comes with its layer or fusion and its candidate, which is None for a reshape. Raises
+        GossamerError with the reasons if all candidates of a layer are excluded and no fusion has
+        an option for it.
+        """
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
         for node in self._table.nodes:
             if node.layer.is_reshape:
@@ -184,7 +198,10 @@ class Assigner:
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
                 outputs: Sequence[Format], unwanted: int = 0, kind: str = "") -> Option:
-        """Return an option of a layer or fusion, which reads and writes these formats."""
+        """Return an option that reads and writes these formats.
+
+        It computes a layer or fusion.
+        """
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
         if layer.covers:
@@ -197,30 +214,31 @@ class Assigner:
                       unwanted, kind)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
-        """Return the formats in which a reshape, which leaves memory as it is, may read its value,
-        each with the format of the result: the value has to be row-major, or packed where both
-        shapes are packed alike."""
+        """Return a reshape's possible input and output formats.
+
+        A reshape leaves memory unchanged. The value has to be row-major, or packed if both shapes
+        have the same packed layout.
+        """
         spec, facts = self._network.specs[layer.inputs[0]], layer.facts.get(layer.outputs[0], REAL)
         target = self._network.specs[layer.outputs[0]].shape
         may_be_half = spec.dtype == "float32" and (
             self._table.tuner.precision == "fp16" or in_float16(facts))
         formats = [(default_format(spec.shape, dtype), default_format(target, dtype))
                    for dtype in (spec.dtype, *(("float16",) if may_be_half else ()))]
-        if is_packed_alike(spec.shape, target):
+        if has_same_packing(spec.shape, target):
             formats += [(packed, packed) for packed in formats_for(facts)]
         return formats
 
 
 def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
             ) -> LayerChoice:
-    """Return the choice of a candidate, with the reason why each other algorithm was not taken."""
+    """Return a candidate's choice, with why others were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
 def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
-    """Return the candidates that a layer or fusion may take: those that are admitted, or all where
-    none is."""
+    """Return the admitted candidates, or all if there are none."""
     usable = [candidate for candidate in node.candidates
               if math.isfinite(candidate.likely_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
@@ -232,7 +250,7 @@ def free(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit no algorithm that skips zeros."""
+    """Admit only algorithms that do not skip zeros."""
     return candidate.algorithm.dense
 
 
@@ -243,10 +261,12 @@ def whole(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
                    forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
-    """Return the reasons of each step. The key of a step is the name of its layer or fusion; the
-    key of a reason is the name of an algorithm, or LAYER_BY_LAYER. The step of a fusion gets the
-    reason why the fusion is not computed layer by layer. The reasons why no algorithm computes a
-    fusion that was not taken are listed at the step that computes its first layer.
+    """Return each step's reasons for fused or unfused computation.
+
+    The key of a step is the name of its layer or fusion; the key of a reason is the name of an
+    algorithm, or LAYER_BY_LAYER. The step of a fusion gets the reason why the fusion is not
+    computed layer by layer. The reasons why no algorithm computes a fusion that was not taken are
+    listed at the step that computes its first layer.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Planned.
@@ -259,9 +279,9 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     for fusion in fusions:
         name, covers = fusion.layer.name, fusion.layer.covers
         if name in taken:
-            alone = sum(known[layer].least_cost for layer in covers if layer in known)
-            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_alone(
-                alone, taken[name], forced, why)
+            unfused = sum(known[layer].least_cost for layer in covers if layer in known)
+            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_unfused(
+                unfused, taken[name], forced, why)
             continue
         first = next(layer for layer in covers if layer in known)
         step = fusion_of[first].name if first in fusion_of else first
@@ -271,21 +291,21 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
         # the fastest candidate of an algorithm comes last, so that its reason replaces the others
         for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
             row[candidate.algorithm.name] = candidate.measured.failure or (
-                f"{name}: {_why_not_at_once(fusion.layer, candidate, taken, fusion_of, why)}")
+                f"{name}: {_why_not_fused(fusion.layer, candidate, taken, fusion_of, why)}")
         row.pop(taken[step].algorithm.name, None)
     return reasons
 
 
-def _why_not_alone(alone: float, taken: Candidate, forced: str | None, why: str) -> str:
+def _why_not_unfused(unfused: float, taken: Candidate, forced: str | None, why: str) -> str:
     if taken.algorithm.name == forced:
         return f"{forced} is forced"
-    if math.isinf(alone):
-        return "no candidate of some layer works alone"
-    return compared(alone, taken.cost, why)
+    if math.isinf(unfused):
+        return "some layer has no working candidate"
+    return compared(unfused, taken.cost, why)
 
 
-def _why_not_at_once(fusion: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
-                     fusion_of: Mapping[str, Layer], why: str) -> str:
+def _why_not_fused(fusion: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
+                   fusion_of: Mapping[str, Layer], why: str) -> str:
     for name in fusion.covers:
         if name in fusion_of:
             return f"{name} is computed in {fusion_of[name].name}"

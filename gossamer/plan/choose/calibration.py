@@ -1,5 +1,8 @@
-"""Computes the error of a program's outputs against the float64 reference, and chooses the layers
-that may be computed in less than float32, so that the error stays within a tolerance."""
+"""Accuracy of programs, and the choice of lower precision.
+
+The error of a program's outputs is computed against the float64 reference. Layers are chosen for
+lower precision such that the error stays within a tolerance.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ from gossamer.plan.tune.reference import Arrays, reference
 
 
 class Calibration:
-    """Inputs on which programs are compared with the float64 reference. The programs may have any
-    batch size where no node mixes the images of a batch; else the batch size must be the number of
-    calibration images.
+    """Inputs on which programs are compared with the float64 reference.
+
+    The programs may have any batch size if no node mixes the images of a batch; otherwise the batch
+    size must be the number of calibration images.
 
     inputs: one array for each input of the graph, in the order of the graph's inputs, with any
-    number of images, as callers give them.
-    Raises InputError where the inputs do not fit the graph, are empty or not finite.
+    number of images, as callers pass them.
+    Raises InputError if the inputs do not fit the graph, are empty or not finite.
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[np.ndarray],
@@ -36,14 +40,14 @@ class Calibration:
                              "as 1e-3")
         self.images = batch_of(as_called(graph), inputs)
         if not self.images:
-            raise InputError("calibration inputs hold no image")
+            raise InputError("the calibration inputs contain no image")
         self.tolerance = tolerance
         self._inputs = {info.name: np.asarray(array)
                         for info, array in zip(graph.inputs, inputs, strict=True)}
         for name, array in self._inputs.items():
             if not np.isfinite(array).all():
-                raise InputError(f"calibration input {name!r} holds NaN or infinity: an error on "
-                                 "such numbers says nothing; give real inputs")
+                raise InputError(f"calibration input {name!r} contains NaN or infinity, for which "
+                                 "no error is defined; give finite inputs")
         self._batched = {info.name for info in graph.inputs
                          if info.shape and info.shape[0] is None}
         self._expected = reference(graph, {
@@ -51,23 +55,25 @@ class Calibration:
             else info.given.as_network_takes(self._inputs[info.name]) for info in graph.inputs})
         self._mixing, self._by_image = along_batch(graph, self.images)
         if self._mixing is not None:
-            # an output may have a row for each image even where a node mixes images
+            # an output may have a row for each image even if a node mixes images
             self._by_image = {name for name, array in self._expected.items()
                               if array.shape[:1] == (self.images,)}
 
     def check(self, batch: int) -> None:
-        """Raise InputError where programs of a batch size cannot be compared."""
+        """Raise InputError if a batch size cannot be compared."""
         if self._mixing is not None and batch != self.images:
-            raise InputError(f"the calibration inputs hold {self.images} images, expected {batch} "
+            raise InputError(f"the calibration inputs have {self.images} images, expected {batch} "
                              f"for batch {batch}: {self._mixing}")
 
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
-        """Return the largest normalised error of the outputs of run(), which computes `batch`
-        images at a time. Raises InputError as check() does."""
+        """Return the largest normalised error of the outputs of run().
+
+        It computes `batch` images at a time. Raises InputError as check() does.
+        """
         self.check(batch)
         worst = 0.0
         for first in range(0, self.images, batch or self.images):
-            # the last batch is filled up with the first images
+            # the last batch is padded with the first images
             indices = np.arange(first, first + batch) % self.images
             outputs = run({name: array[indices] if name in self._batched else array
                            for name, array in self._inputs.items()})
@@ -87,10 +93,10 @@ class Calibration:
         """Return a plan within the tolerance, with its accuracy.
 
         chosen: makes the fastest plan in which only the named layers may be less precise than
-        float32; with None all layers may be less precise. Where the plan for None exceeds the
-        tolerance, as many layers as possible keep their lower precision, first the layers that save
-        the most time. The number of layers is found by bisection, under the assumption that each
-        further layer of lower precision makes the error larger.
+        float32; None stands for all layers. If the plan for None exceeds the tolerance, as many
+        layers as possible keep their lower precision, starting with those that save the most time.
+        Their number is found by bisection, assuming that each further layer of lower precision
+        increases the error.
         error: returns the error of a program.
         """
         taken = chosen(None)
@@ -113,23 +119,27 @@ class Calibration:
         return replace(taken, accuracy=self.accuracy(taken.program, taken_error, faster))
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Return the accuracy of a program with the given error. faster: the names of layers that
-        would be faster in less than float32. Each of these layers that the program computes in
-        float32 is listed as held back."""
+        """Return the accuracy of a program with the given error.
+
+        faster: names of layers that would be faster in less than float32. Those that the program
+        computes in float32 are listed as held back.
+        """
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))
 
 
 def _less_precise(program: Program) -> list[Step]:
-    """Return the steps of the network's layers that are computed in less than float32."""
+    """Return the network's steps that are below float32 precision."""
     return [step for step in program.steps if not step.layer.inserted
             and not step.variant.is_as_precise_as_float32(step.layer.problem)]
 
 
 def _saved(step: Step) -> float:
-    """Return the microseconds that a step's lower precision saves over the best float32
-    candidate."""
+    """Return the microseconds that a step's lower precision saves.
+
+    They are compared with the best float32 candidate.
+    """
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)
     return min((candidate.cost for candidate in step.candidates

@@ -1,4 +1,4 @@
-"""A network at one batch size, and the programs that are built of choices for its layers."""
+"""A network at one batch size, and its programs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from gossamer.tensor import (
 
 @dataclass(frozen=True)
 class Network:
-    """A network at one batch size, lowered to layers for which nothing is chosen yet.
+    """A network at one batch size, lowered to layers.
 
-    inputs: the specs of the network's inputs by the names of their values.
-    outputs: the specs of the network's outputs.
-    constants: the arrays of values that are constants.
-    names: the names of inputs by the names of the values that hold the callers' arrays, where the
-    two names differ.
+    Nothing is chosen for the layers yet.
+
+    inputs: specs of the network's inputs by the names of their values.
+    outputs: specs of the network's outputs.
+    constants: arrays of values that are constants.
+    names: names of inputs by the names of the values that hold the callers' arrays, if the two
+    names differ.
     """
 
     layers: Sequence[Layer]
@@ -46,8 +48,11 @@ class Network:
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
-        """The spec of every value. Values other than inputs and outputs have the default layout. An
-        input or a constant that is an output, too, has its own spec, not that of the output."""
+        """The spec of every value.
+
+        Values other than inputs and outputs have the default layout. An input or constant that is
+        also an output has its own spec, not that of the output.
+        """
         specs: dict[str, TensorSpec] = {}
         for layer in self.layers:
             specs.update({name: default_spec(spec.shape, spec.dtype)
@@ -59,8 +64,9 @@ class Network:
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
                 fusions: Sequence[Layer] = (),
                 reshapes: Mapping[str, Format] | None = None) -> Program:
-        """Return the program with the choices that decide() makes. Its concatenations and slices
-        copy nothing where the formats allow that.
+        """Return the program with the choices that decide() makes.
+
+        Its concatenations and slices copy nothing if the formats allow that.
 
         decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
         """
@@ -76,7 +82,7 @@ class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
     rejected: for each other algorithm why it does not compute the layer.
-    candidates: all candidates that were measured for the layer.
+    candidates: all measured candidates of the layer.
     """
 
     algorithm: Algorithm
@@ -87,14 +93,13 @@ class LayerChoice:
 
 
 class ProgramBuilder:
-    """Builds a program, to which layers are added one after another.
+    """Builds a program layer by layer.
 
-    inputs: the specs of the network's inputs by the names of the values that hold the callers'
-    arrays.
-    decide: a function of this builder and a layer, which returns the choice for the layer.
-    reshapes: the formats in which reshapes read their inputs, by the names of the layers; for a
-    reshape that is not listed, _kept() returns the format.
-    names: the names of inputs by the names of their values, where the two names differ.
+    inputs: specs of the network's inputs by the names of the values that hold the callers' arrays.
+    decide: a function of this builder and a layer that returns the choice for the layer.
+    reshapes: formats in which reshapes read their inputs, by the names of the layers; for other
+    reshapes _kept() returns the format.
+    names: names of inputs by the names of their values, if the two names differ.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
@@ -115,7 +120,7 @@ class ProgramBuilder:
             self.specs[name] = default_spec(array.shape, str(array.dtype))
 
     def add(self, layer: Layer) -> None:
-        """Add a layer, and before it the conversions of its inputs that its variant needs."""
+        """Add a layer, after the conversions that it needs."""
         self._facts.update(layer.facts)
         if layer.is_reshape:
             (name,), (spec,) = layer.outputs, layer.problem.outputs
@@ -132,18 +137,20 @@ class ProgramBuilder:
         self._append(layer, choice, sources)
 
     def finish(self, outputs: Mapping[str, TensorSpec]) -> Program:
-        """Return the program, whose outputs lie in memory as these specs say."""
+        """Return the program, with its outputs converted to these specs."""
         for name, spec in outputs.items():
             self.program.outputs[name] = self.converted(name, spec)
         return self.program
 
     def converted(self, name: str, spec: TensorSpec) -> str:
-        """Return the name of a value that holds the value `name` in memory as a spec says: `name`
-        itself, or a copy that is made once for all readers."""
+        """Return the name of a value converted to a spec.
+
+        This is `name` itself, or a copy that is made once for all readers.
+        """
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # several formats may describe the same memory: the readers of all these formats share one
-        # conversion, to the format for which the plan assignment has counted a cost
+        # several formats may describe the same memory: their readers share one conversion, to the
+        # format for which the plan assignment has counted a cost
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"
@@ -155,7 +162,7 @@ class ProgramBuilder:
         return target
 
     def has(self, name: str, spec: TensorSpec) -> bool:
-        """Return whether a value, or a copy of the value, lies in memory as a spec says."""
+        """Return whether a value exists in a spec's format."""
         return self.specs[name].same_memory(spec) or (name, _canonical(spec)) in self.copies
 
     def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
@@ -166,38 +173,50 @@ class ProgramBuilder:
 
 
 def _kept(source: TensorSpec, target: TensorSpec) -> Format:
-    """Return the format in which a reshape reads a value. A value that is not packed is read
-    row-major, in its dtype. A packed value is read as it is if the shapes before and after the
-    reshape are packed alike, else row-major in the dtype of the reshaped tensor."""
+    """Return the format in which a reshape reads a value.
+
+    A value that is not packed is read row-major, in its dtype. A packed value is read unchanged if
+    both shapes of the reshape have the same packed layout, and otherwise row-major in the dtype of
+    the reshaped tensor.
+    """
     if not source.format.is_packed:
         return default_format(source.shape, source.dtype)
-    if is_packed_alike(source.shape, target.shape):
+    if has_same_packing(source.shape, target.shape):
         return source.format
     return default_format(source.shape, target.dtype)
 
 
 def _canonical(spec: TensorSpec) -> TensorSpec:
-    """Return the spec with its memory_format(), which is equal for all formats that describe the
-    same memory."""
+    """Return the spec with its memory_format().
+
+    This format is equal for all formats that describe the same memory.
+    """
     return replace(spec, format=memory_format(spec))
 
 
-def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether packed tensors of two shapes lie in memory alike: a matrix is packed like
-    images of one pixel."""
+def has_same_packing(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes have the same packed layout.
+
+    A matrix is packed like images of one pixel.
+    """
     return all(len(each) in (2, 4) for each in (shape, other)) and (
         image_shape(shape) == image_shape(other))
 
 
 def may_be_conversion(name: str, values: Iterable[str]) -> bool:
-    """Return whether a layer of this name may be a conversion of one of the values."""
+    """Return whether a layer's name may be a conversion's.
+
+    values: the values that it may convert.
+    """
     return any(name.startswith(f"{value} as ") for value in values)
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
                      facts: ValueFacts) -> Layer:
-    """Return the layer that copies a value into another format. facts: the facts about the
-    value."""
+    """Return the layer that copies a value into another format.
+
+    facts: the facts about the value.
+    """
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
     known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:

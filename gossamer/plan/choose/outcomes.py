@@ -1,6 +1,8 @@
-"""The time and accuracy of a program that was chosen, compared with other programs.
+"""Time and accuracy of a chosen program.
 
-The module imports no code that measures, because reports import it also where nothing was measured.
+They are compared with those of other programs.
+
+The module imports no code that measures, because reports import it also if nothing was measured.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Accuracy:
 
     error: the largest normalised error of any output on any calibration image.
     images: number of calibration images.
-    tolerance: the largest error that was allowed.
+    tolerance: the largest allowed error.
     less_precise: names of the layers that are computed in less than float32.
     held_back: names of the layers that would be faster in less than float32 and are computed in
     float32 because of the tolerance.
@@ -45,15 +47,15 @@ class Accuracy:
         if self.held_back:
             text += f", {len(self.held_back)} held back in float32 for the tolerance"
         if self.tolerance is not None and not self.error <= self.tolerance:
-            text += f"; the tolerance {self.tolerance:.1e} cannot be met by float32 either"
+            text += f"; float32 does not meet the tolerance {self.tolerance:.1e} either"
         return text
 
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """The time of one execution of a program, with inputs and outputs on the device.
+    """The time of one execution between device buffers.
 
-    timing: the time; None where the program does not run.
+    timing: the time; None if the program does not run.
     cached: whether the time was read from the cache.
     failure: why the program does not run.
     """
@@ -65,18 +67,18 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class Planned:
-    """A program for one batch size, and how it was chosen.
+    """A program for one batch size and its choice.
 
-    assigner: the maker of the program; None where nothing was measured.
-    assigned: the assignment that the assigner has made; None where nothing was measured.
+    assigner: the maker of the program; None if nothing was measured.
+    assigned: the assignment that the assigner has made; None if nothing was measured.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
-    end_to_end: the time of one execution; None where it was not measured.
-    why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
-    "" where the program is the program of the cheapest assignment.
+    end_to_end: the time of one execution; None if it was not measured.
+    why: text for reports: why layers take slower candidates than in the cheapest assignment; "" if
+    the program is that of the cheapest assignment.
     plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
     p25_us, p75_us, outcome, is_taken and is_equal (to the plan taken, within noise). The first dict
-    is about the plan of the cheapest assignment. Empty where no plans were compared.
+    is about the plan of the cheapest assignment. Empty if no plans were compared.
     is_stored: whether the choices are those of another plan, without its times.
     """
 

@@ -1,24 +1,24 @@
-"""The cheapest plan assignment of a network: the choice of the options that compute the nodes, and
-of the formats of every value.
+"""The cheapest plan assignment of a network.
 
-An option computes one node, or as a fusion several nodes in one step. It costs a time, requires a
-format of every value that it reads and states a format of every value that it writes. Where readers
-require a value in other formats than its writer states, the value is converted once to each of
+An assignment chooses the options that compute the nodes, and the formats of every value. An option
+computes one node, or as a fusion several nodes in one step. It has a time as its cost, requires a
+format of every value that it reads, and determines a format of every value that it writes. If
+readers require a value in other formats than its writer's, the value is converted once to each of
 these formats, and all readers that require the same format share the copy. This is the layout
 selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
 programming", CGO 2018), with conversions shared by readers and with fusions. It is solved as an
 integer program by SciPy (scipy.optimize.milp, which calls HiGHS).
 
 - Options of the same nodes with equal formats have the same effect on other nodes. Such options are
-  one state. A variable of the program says whether the state is taken. Of the states that compute a
-  node, exactly one is taken.
+one state. A variable of the program says whether the state is taken. Of the states that compute a
+node, exactly one is taken.
 - For each reader of a value, the program has a variable for each pair of a format that is written
-  and a format that the reader needs: whether the reader gets the value by this conversion.
+and a format that the reader needs: whether the reader gets the value by this conversion.
 - For each value and pair of formats, one more variable says whether the value is converted at all.
-  This variable has the cost of the conversion.
+This variable has the cost of the conversion.
 
-Because of the variables for each reader, the linear program without integers has an integer
-solution for nearly all networks, so that no search is needed.
+Because of the variables for each reader, the linear relaxation has an integer solution for nearly
+all networks, so that no search is needed.
 """
 
 from __future__ import annotations
@@ -35,33 +35,32 @@ import numpy as np
 from gossamer.measure import SLACK
 
 _TOTAL = 1e4
-"""Costs are scaled such that the options that cost least add up to this number, which lies far
-above the absolute tolerances of HiGHS (1e-7 and 1e-6)."""
+"""Costs are scaled such that the cheapest options add up to this number, which is far above the
+absolute tolerances of HiGHS (1e-7 and 1e-6)."""
 _PREFERRED = 1e-4
-"""The scaled cost of an option grows by this number for each place in the order of preference, so
-that of options that count as equal the first is taken; no real difference of times is as small."""
+"""Increase of an option's scaled cost per position in the order of preference, so that among
+options that count as equal the first is taken. It is smaller than any real difference of times."""
 _UNWANTED = 100 * _TOTAL
-"""The scaled cost of an option grows by this number for each node that another option should
-compute."""
+"""Increase of an option's scaled cost for each node that another option should compute."""
 _MOST_SECONDS = 60.0
 """Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
 than one second; random costs of values that dozens of nodes read take ten."""
 
 _INFEASIBLE = 2
-"""The status of scipy.optimize.milp where the equations cannot all be true."""
+"""Status of scipy.optimize.milp if the constraints cannot all be satisfied."""
 
 Conversion = tuple[str, Any, Any]
 """A value, the format from which it is converted, and the format to which it is converted."""
 
 Port = tuple[str, int]
-"""A place where a node reads a value: the name of the node and the number of the input."""
+"""An input of a node: the name of the node and the number of the input."""
 
 _ByFormat = dict[Any, list[int]]
 """For each format, the variables of the states that read or write a value in it."""
 
 
 class NoAssignmentError(ValueError):
-    """Raised where every plan assignment costs infinity."""
+    """Raised if every plan assignment has infinite cost."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"no plan assignment has a finite cost: {reason}")
@@ -69,17 +68,17 @@ class NoAssignmentError(ValueError):
 
 @dataclass(frozen=True)
 class Option:
-    """One way to compute a node, or several nodes in one step.
+    """One way to compute one or several nodes.
 
-    cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    nodes: the names of the nodes that the option computes.
-    reads: the values that the option reads from other options: for each a place where one of its
-    nodes reads the value, the value, and the format in which the option reads it.
+    cost: a time in any unit, 0 or more; infinity if the option cannot be used.
+    nodes: names of the nodes that the option computes.
+    reads: the values that the option reads from other options: for each the input of one of its
+    nodes, the value, and the format in which the option reads it.
     writes: the values that the option writes for other options, each with its format.
     of_fusion: whether the option belongs to an algorithm that may compute several nodes.
-    kind: the name by which assignments that are to differ are told apart.
-    unwanted: how many of its nodes another option should compute. The sum of these numbers is as
-    low as it can be, whatever the costs are.
+    kind: the name that distinguishes options with the same effect when assignments are excluded.
+    unwanted: how many of its nodes another option should compute. The sum of these numbers is
+    minimised first, whatever the costs are.
     """
 
     cost: float
@@ -92,12 +91,15 @@ class Option:
 
     @property
     def choice(self) -> Hashable:
-        """What assignments that are to differ must not all have in common."""
+        """The key by which assignments are excluded.
+
+        A different assignment must not have all of these in common.
+        """
         return self.effect, self.kind
 
     @cached_property
     def effect(self) -> Hashable:
-        """An effect is all of an option but its cost: other options see nothing else of it."""
+        """All of an option except its cost: what other options depend on."""
         return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
@@ -105,9 +107,9 @@ class Option:
 class PlanAssignment:
     """Options that compute each node once.
 
-    options: the indices of the options that are taken, in ascending order.
+    options: indices of the options that are taken, in ascending order.
     conversions: the conversions of values between these options.
-    cost: the total cost of the options and the conversions.
+    cost: total cost of the options and the conversions.
     """
 
     options: tuple[int, ...]
@@ -118,33 +120,33 @@ class PlanAssignment:
 def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              conversion: Callable[[str, Any, Any], float], *,
              required: Mapping[str, Any], slack: float = SLACK,
-             apart: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
-    """Return the cheapest plan assignment, where costs that differ by little count as equal. Of
-    options of a node that count as equal, the first is taken.
+             excluded: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
+    """Return the cheapest plan assignment within a slack.
+
+    Nearly equal costs are treated as equal: of options of a node that count as equal, the first is
+    taken.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
-    the same formats: where its cost is at most (1 + slack) times the cost of that cheapest option,
-    it counts with the cost of that cheapest option. So the total is at most (1 + slack) times the
-    least total. Among the options with the same formats as the option that a node takes, none is
-    cheaper by more than the slack.
+    the same formats: if it costs at most (1 + slack) times as much, it counts with that option's
+    cost. So the total is at most (1 + slack) times the minimum. Among the options with the same
+    formats as the option that a node takes, none is cheaper by more than the slack.
 
-    An option of a fusion is not compared with the options that compute its nodes alone. Such an
-    option counts with (1 + slack) times its cost. So a fusion is taken only where computing its
-    nodes one by one costs more than that product. The total is then at most (1 + slack)^2 times the
-    least total.
+    An option of a fusion is not compared with the options that compute its nodes unfused. It counts
+    with (1 + slack) times its cost, so that a fusion is taken only if computing its nodes one by
+    one costs more than that. The total is then at most (1 + slack)^2 times the minimum.
 
     options: the options of all nodes; of options of the same nodes, those that are preferred come
     first.
-    fixed: the formats of the values that no node writes.
-    required: the formats in which the network's outputs must be.
-    conversion: a function of a value and two unequal formats. It returns the cost of copying the
-    value from the first format to the second: 0 or more, and infinity where no copy is possible.
+    fixed: formats of the values that no node writes.
+    required: formats in which the network's outputs must be.
+    conversion: a function of a value and two unequal formats that returns the cost of copying the
+    value from the first format to the second: 0 or more, and infinity if no copy is possible.
     Formats are compared by equality.
-    apart: assignments that are not returned, each as the choices of its options.
+    excluded: assignments that are not returned, each as the choices of its options.
 
-    Options are compared only with options that are wanted for as many nodes.
-    Raises NoAssignmentError when every plan assignment costs infinity.
+    Options are compared only with options that have the same number of unwanted nodes.
+    Raises NoAssignmentError if every plan assignment has infinite cost.
     """
     outside = Option(0.0, ("",), tuple((("", 0), *output) for output in required.items()),
                      tuple(fixed.items()))
@@ -157,10 +159,10 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
         lambda: defaultdict(lambda: defaultdict(list)))
     index_of: dict[int, int] = {}
     variable_of: dict[Hashable, int] = {}
-    key_of = (lambda option: option.choice) if apart else (lambda option: option.effect)
-    for index, place, cost in _states(everything, slack, key_of):
+    key_of = (lambda option: option.choice) if excluded else (lambda option: option.effect)
+    for index, rank, cost in _states(everything, slack, key_of):
         option = everything[index]
-        variable = program.variable(cost, _PREFERRED * place + _UNWANTED * option.unwanted,
+        variable = program.variable(cost, _PREFERRED * rank + _UNWANTED * option.unwanted,
                                     is_state=True)
         index_of[variable] = index
         variable_of[key_of(option)] = variable
@@ -182,7 +184,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
         conversion_of.update(
             _add_conversions(program, value, given[value], readers.values(), conversion))
 
-    for choices in apart:
+    for choices in excluded:
         program.limit([variable_of[choice] for choice in choices if choice in variable_of],
                       -math.inf, len(choices) - 1.0)
 
@@ -198,8 +200,11 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
 
 def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], Hashable]
             ) -> Iterator[tuple[int, int, float]]:
-    """Yield the states: for each effect, or what key_of() returns, the index of the option that is
-    taken, its place among the options of its nodes, and the cost with which the option counts."""
+    """Yield the states: the option taken for each effect, its rank, and its cost.
+
+    key_of: returns the effect, or another key by which options are grouped. An option is yielded by
+    its index, with its position among the options of its nodes and the cost with which it counts.
+    """
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
         key = key_of(option)
@@ -208,10 +213,10 @@ def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], 
             alone = option.nodes, option.unwanted
             least[alone] = min(option.cost, least[alone])
     found: dict[Hashable, tuple[int, int, float]] = {}
-    places: Counter[tuple[str, ...]] = Counter()
+    ranks: Counter[tuple[str, ...]] = Counter()
     for index, option in enumerate(options):
-        place, key = places[option.nodes], key_of(option)
-        places[option.nodes] += 1
+        rank, key = ranks[option.nodes], key_of(option)
+        ranks[option.nodes] += 1
         if option.cost == math.inf or option.cost > least[key] * (1 + slack):
             continue
         counted = least[key]
@@ -220,17 +225,17 @@ def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], 
         elif option.cost <= least[option.nodes, option.unwanted] * (1 + slack):
             counted = least[option.nodes, option.unwanted]
         if key not in found or counted < found[key][2]:
-            found[key] = index, place, counted
+            found[key] = index, rank, counted
     yield from found.values()
 
 
 def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Iterable[_ByFormat],
                      conversion: Callable[[str, Any, Any], float]
                      ) -> dict[int, Conversion]:
-    """Add the conversions of a value to a program, and return them by their variables.
+    """Add a value's conversions; return them by variable.
 
-    given: the states that write the value. readers: for each place where the value is read, the
-    states that read it there.
+    given: the states that write the value. readers: for each input that reads the value, the states
+    that read it there.
     """
     converted: dict[tuple[Any, Any], int] = {}
     for source in given:
@@ -242,7 +247,7 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: I
         got = {pair: program.variable(0.0) for pair in converted if pair[1] in reader}
         for pair, variable in got.items():
             program.limit([variable], -math.inf, 0.0, less=[converted[pair]])
-        # a state that reads gets the value once, and a state that does not write gives it to nobody
+        # a state that reads gets the value once, and only a state that is taken provides it
         for end, states_of, low in ((1, reader, 0.0), (0, given, -math.inf)):
             for format_, states in states_of.items():
                 program.limit([variable for pair, variable in got.items() if pair[end] == format_],
@@ -251,8 +256,7 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: I
 
 
 class _Program:
-    """An integer program: variables of states and conversions with their costs, and limits of sums
-    of variables."""
+    """An integer program: variables with costs, and limits of sums of variables."""
 
     def __init__(self) -> None:
         self._variables: list[tuple[float, float, bool]] = []
@@ -260,29 +264,34 @@ class _Program:
         self._limits: list[tuple[float, float]] = []
 
     def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
-        """Return the number of a variable. It is 0 or 1 where it is that of a state, and where the
-        variables of all states are. extra: a cost that is not scaled."""
+        """Return the number of a new variable.
+
+        A variable of a state is 0 or 1. The others are, too, if those of all states are. extra: a
+        cost that is not scaled.
+        """
         self._variables.append((cost, extra, is_state))
         return len(self._variables) - 1
 
     def limit(self, variables: Iterable[int], low: float, high: float,
               less: Iterable[int] = ()) -> None:
-        """State the least and the largest value of the sum of variables, less other variables."""
+        """Limit a sum of variables minus others to a range."""
         row = len(self._limits)
         self._limits.append((low, high))
         self._entries += [(row, variable, 1.0) for variable in variables]
         self._entries += [(row, variable, -1.0) for variable in less]
 
     def solution(self, scale: float) -> np.ndarray:
-        """Return the values of the variables with the least total cost. Raises NoAssignmentError
-        where there are none. scale: factor of the costs."""
+        """Return the variables' values at minimum total cost.
+
+        Raises NoAssignmentError if there are none. scale: factor of the costs.
+        """
         # importing scipy.optimize takes a few tenths of a second
         from scipy import optimize, sparse
 
         rows, columns, factors = zip(*self._entries, strict=True)
-        # SciPy 1.13 takes no other integers as indices
-        places = np.array([rows, columns], np.int32)
-        matrix = sparse.csr_array((factors, (places[0], places[1])),
+        # SciPy 1.13 accepts no other integers as indices
+        indices = np.array([rows, columns], np.int32)
+        matrix = sparse.csr_array((factors, (indices[0], indices[1])),
                                   shape=(len(self._limits), len(self._variables)))
         costs, extra, is_state = np.array(self._variables).T
         result = optimize.milp(
@@ -291,7 +300,7 @@ class _Program:
             options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS})
         if result.x is None:
             raise NoAssignmentError(
-                "the conversions that some options need rule each other out"
+                "the conversions that some options need exclude each other"
                 if result.status == _INFEASIBLE else result.message)
         values: np.ndarray = result.x
         return values

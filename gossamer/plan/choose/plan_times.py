@@ -1,4 +1,4 @@
-"""The times of whole programs from end to end, measured or read from the cache."""
+"""End-to-end times of programs, measured or cached."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
-"""The most time in microseconds that the samples of one program may take."""
+"""Largest total duration of a program's samples in microseconds."""
 _SAMPLE_US = 1e4
-"""Microseconds of one sample."""
+"""Duration of one sample in microseconds."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
-    """Return whether both programs run and the first is faster by more than the spread of
-    samples."""
+    """Return whether a program is faster beyond the samples' spread.
+
+    False unless both programs run.
+    """
     return (time.timing is not None and other.timing is not None
             and time.timing.p75_us < other.timing.p25_us)
 
@@ -35,10 +37,10 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
                note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
     """Return the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache where the cache has all of them. Otherwise all programs are
-    timed together, with their samples interleaved, and the times are stored. If every program
-    without a stored time fails to run, the other programs keep their stored times. Programs that do
-    not fit the memory together with the others are timed after the others.
+    The times are read from the cache if it has all of them. Otherwise all programs are timed
+    together, with their samples interleaved, and the times are stored. If every program without a
+    stored time fails to run, the other programs keep their stored times. Programs that do not fit
+    into memory together with the others are timed after the others.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
@@ -60,9 +62,11 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
 
 
 def program_key(program: Program, device: Device) -> str:
-    """Return 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
-    sources and libraries, configs, layouts, precisions, the order of steps, which steps copy
-    nothing, and which step reads which value."""
+    """Return 32 hexadecimal digits that identify what a program runs.
+
+    These are its problems, algorithms, their sources and libraries, configs, layouts, precisions,
+    the order of steps, which steps copy nothing, and which step reads which value.
+    """
     numbers: dict[str, int] = {}
 
     def value_numbers(values: Collection[str]) -> list[int]:
@@ -79,10 +83,12 @@ def program_key(program: Program, device: Device) -> str:
 
 def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, repeats: int) -> dict[str, EndToEnd]:
-    """Return the times of the programs that fit the memory together, and the reasons why other
-    programs do not run. A program that finds too little memory next to the others is left out.
-    Programs whose times are missing come first; if all of these programs fail to run, no other
-    program is timed."""
+    """Return the times of programs that fit into memory together.
+
+    The result also has the reasons why other programs do not run. A program that finds too little
+    memory next to the others is left out. Programs whose times are missing come first; if all of
+    these fail to run, no other program is timed.
+    """
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
@@ -100,7 +106,7 @@ def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Coll
     if not tasks:
         return results
     timings = interleave(list(tasks.values()), repeats=repeats, sample_us=_SAMPLE_US,
-                         budget_us=_BUDGET_US * len(tasks), apart=True)
+                         budget_us=_BUDGET_US * len(tasks), isolated=True)
     results.update({key: EndToEnd(rounded(timing))
                     for key, timing in zip(tasks, timings, strict=True)})
     return results

@@ -1,9 +1,9 @@
 """Makes the program of a plan for a batch size.
 
-The program is either restored from stored choices, or it is chosen, held to a tolerance, and
-compared with baseline plans from end to end. Where nothing is measured, each layer takes its first
+The program is either restored from stored choices, or chosen, checked against a tolerance, and
+compared with baseline plans from end to end. If nothing is measured, each layer takes its first
 algorithm in the first config, in the formats that move the fewest bytes, and writes packed values
-where it can.
+if it can.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """Makes the programs of one network on one device, from the arguments of Plan."""
+    """Makes the programs of one network on one device.
+
+    The arguments are those of Plan.
+    """
 
     def __init__(self, graph: Graph, device: Device, tuner: Tuner | None = None,
                  choices: StoredChoices | None = None, policy: Policy = ANY,
@@ -67,7 +70,7 @@ class Planner:
         self._store = WeightsStore()
 
     def network(self, batch: int) -> Network:
-        """Return the network at a batch size, before anything is chosen for its layers."""
+        """Return the network at a batch size, without choices."""
         static = resolve(self._graph, batch)
         given = given_inputs(static, self._store)
         layers, constants = lower(static, self._store)
@@ -79,9 +82,11 @@ class Planner:
         return Network([*given.layers, *layers], batch, inputs, outputs, constants, given.names)
 
     def planned(self, batch: int) -> Planned:
-        """Return the program of a batch size. Measurements are written to disk, even where an
-        error or Ctrl-C ends the measuring. Raises InputError where the calibration inputs do not
-        suit the batch size."""
+        """Return the program of a batch size.
+
+        Measurements are written to disk, even if an error or Ctrl-C ends the search. Raises
+        InputError if the calibration inputs do not fit the batch size.
+        """
         if self._tuner is None:
             return self._plan(batch)
         self._tuner.start()
@@ -112,7 +117,7 @@ class Planner:
         return self._refined(planned, self._tuner)
 
     def _chosen(self, network: Network) -> Planned:
-        """Return the cheapest plan, within the tolerance if there is one."""
+        """Return the cheapest plan within the tolerance, if any."""
         if self._calibration is None:
             return self._made(network, None)
         return self._calibration.choose(partial(self._made, network), self._error)
@@ -134,8 +139,10 @@ class Planner:
             self._tuner.release()
 
     def _refined(self, planned: Planned, tuner: Tuner) -> Planned:
-        """Return the plan that is the fastest from end to end: the plan of the cheapest
-        assignment, or another plan."""
+        """Return the fastest plan from end to end.
+
+        It is the plan of the cheapest assignment, or another plan.
+        """
         from gossamer.plan.choose.refine import refined
 
         try:
@@ -150,22 +157,21 @@ class Planner:
             found.program, self._error(found.program), planned.accuracy.held_back))
 
     def _error(self, program: Program) -> float:
-        """Return the error of a program's outputs on the calibration inputs."""
+        """Return a program's error on the calibration inputs."""
         assert self._calibration is not None
         return self._calibration.error(
             Context(self._graph, program, self._device).run, program.batch)
 
     def _accurate(self, program: Program) -> Program:
-        """Return the program. Raises GossamerError where its error exceeds the tolerance."""
+        """Return the program. Raises GossamerError if its error exceeds the tolerance."""
         tolerance = None if self._calibration is None else self._calibration.tolerance
         if tolerance is not None and not (error := self._error(program)) <= tolerance:
-            raise GossamerError(f"its error {error:.1e} is more than the tolerance "
-                                f"{tolerance:.1e}")
+            raise GossamerError(f"its error {error:.1e} exceeds the tolerance {tolerance:.1e}")
         return program
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
-    """Raise InputError where the policy's `force` names a layer that does not exist."""
+    """Raise InputError if `force` names an unknown layer."""
     names = [layer.name for layer in layers if not layer.is_reshape]
     for name in policy.force:
         if name not in names:
@@ -175,22 +181,26 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
 
 
 def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
-    """Return the spec that a policy wants for an input or output of the network. spec: the spec in
-    the default layout."""
+    """Return a network input's or output's spec under a policy.
+
+    spec: the spec in the default layout.
+    """
     if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
         return spec
     return TensorSpec(spec.shape, policy.boundary)
 
 
 class FirstChoices:
-    """The choices for a network without measurements: each layer takes the first algorithm that
-    supports the problem, in its first config, with the formats that move the fewest bytes, and
-    packed values where it can write them. On devices that compile, algorithms on bits come first:
-    they take a small share of the time of the others, where a whole network is packed. A layer that
-    no algorithm of the device supports runs on the host.
+    """Choices for a network without measurements.
+
+    Each layer takes the first algorithm that supports the problem, in its first config, with the
+    formats that move the fewest bytes, and packed values if it can write them. On devices that
+    compile, algorithms on bits come first: in a network that is packed as a whole they take a small
+    share of the time of the others. A layer that no algorithm of the device supports runs on the
+    host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
-    networks computes; all other layers are computed alone.
+    networks computes; all other layers are computed unfused.
     """
 
     def __init__(self, network: Network, device: Device, policy: Policy) -> None:
@@ -206,15 +216,19 @@ class FirstChoices:
             self.fusions = self._parts(layers)
 
     def program(self) -> Program:
-        """Return the program. Raises UnsupportedError where the host cannot compute a layer
-        either."""
+        """Return the program.
+
+        Raises UnsupportedError if the host cannot compute a layer either.
+        """
         return self._network.program(self._device, self.choice, self.fusions)
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return the parts of a network. Layers whose algorithm the policy decides are left out.
-        Layers whose weights are all zero are left out too, because gossamer computes only their
-        epilogues. Where `only` names an algorithm for parts, only the layers that the policy's
-        `force` names are left out."""
+        """Return the parts of a network.
+
+        Layers whose algorithm the policy decides are left out. Layers whose weights are all zero
+        are left out too, because gossamer computes only their epilogues. If `only` names an
+        algorithm for parts, only the layers that the policy's `force` names are left out.
+        """
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
@@ -227,8 +241,10 @@ class FirstChoices:
                           [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Return the choice for a layer or fusion. The layer's inputs are in the builder
-        already."""
+        """Return the choice for a layer or fusion.
+
+        The builder already has its inputs.
+        """
         able, layer_device, reasons = self._able(layer)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
         algorithm, variants = next(self._as_they_are(builder, layer, able, layer_device, packed), (
@@ -247,8 +263,10 @@ class FirstChoices:
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
 
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
-        """Return the algorithms that may compute a layer, in their order, with their device, and
-        for each other algorithm the reason why it may not."""
+        """Return a layer's possible algorithms, in order, and their device.
+
+        The reason why each other algorithm may not is returned, too.
+        """
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
             return [algorithm], self._device, dict(reasons)
@@ -263,8 +281,10 @@ class FirstChoices:
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, able: Iterable[Algorithm],
                      device: Device, packed: Collection[str]
                      ) -> Iterator[tuple[Algorithm, list[Variant]]]:
-        """Yield the algorithms that can read the inputs without conversions of the packed ones,
-        each with the variants with which it does so."""
+        """Yield the algorithms that read the packed inputs without conversion.
+
+        Each comes with the variants that do so.
+        """
         for algorithm in able:
             found = [variant for variant
                      in self._space.buildable(algorithm, layer.problem, device)
@@ -275,10 +295,12 @@ class FirstChoices:
 
     def _forced_algorithms(self, fusions: Sequence[Layer]
                            ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
-        """Return the algorithm for each fusion that the policy's `only` forces, by the fusion's
-        name, with the reasons why other algorithms cannot compute the fusion. The fusions that the
-        algorithm can compute are taken in the order of the network. A fusion is left out where it
-        shares a layer with a fusion that was taken earlier."""
+        """Return the algorithms that `only` forces, by fusion name.
+
+        Each comes with the reasons why other algorithms cannot compute the fusion. The fusions that
+        the algorithm can compute are taken in the order of the network. A fusion that shares a
+        layer with an earlier one is left out.
+        """
         forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
         covered: set[str] = set()
         for fusion in fusions:

@@ -1,6 +1,6 @@
-"""Times a few assignments of a network as whole programs, and chooses the fastest.
+"""Times a few assignments as whole programs.
 
-The cheapest assignment is made from the times of layers that ran alone. These times do not show
+The cheapest assignment is based on the times of layers that ran alone. These times do not show
 which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
 the gaps between layers. So the next cheapest assignments are timed as whole programs, too, and two
 others: the one of dense algorithms only, and the whole network by one call of a library.
@@ -25,18 +25,20 @@ from gossamer.plan.program import Program
 from gossamer.plan.tune.tuner import Tuner
 
 _NEXT = ("second choice", "third choice")
-"""The names of the next cheapest assignments."""
+"""Names of the next cheapest assignments."""
 
 
 def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Planned:
-    """Return the fastest of a network's plans: the plan of the cheapest assignment, or another
-    plan that is clearly faster as a whole. A plan that cannot be made or does not run is reported
-    with the reason.
+    """Return the fastest of a network's plans.
 
-    accurate: returns the given program, or raises GossamerError where the program is less accurate
-    than the user allows. Nothing is timed where all plans are the same program.
+    This is the plan of the cheapest assignment, unless another plan is clearly faster as a whole. A
+    plan that cannot be made or does not run is reported with the reason. Nothing is timed if all
+    plans are the same program.
+
+    accurate: returns the given program, or raises GossamerError if the program is less accurate
+    than the user allows.
     """
     assigner, cheapest = chosen.assigner, chosen.assigned
     assert assigner is not None and cheapest is not None
@@ -45,7 +47,7 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     found = [cheapest]
     for plan, restriction in _restrictions(assigner, cheapest).items():
         try:
-            assigned = assigner.checked(restriction, apart=[] if restriction else found)
+            assigned = assigner.checked(restriction, excluded=[] if restriction else found)
             found.append(assigned)
             programs[plan] = accurate(assigner.program(assigned)), assigned
         except DeviceLostError:
@@ -67,7 +69,7 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     if taken == MEASURED:
         return compared
     why = f"the plan of the {taken} " + (
-        "runs, which the measured choice does not" if times[MEASURED].failure
+        "runs, and the measured choice does not" if times[MEASURED].failure
         else "is faster as a whole" if is_clearly_faster(times[taken], times[MEASURED])
         else "is one part, and the measured choice is equal within noise")
     # the same program again, with the reason in its layers
@@ -75,8 +77,11 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
 
 
 def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:
-    """Return what restricts the assignments that are tried beside the cheapest one, by their names;
-    None for the cheapest of all that were not tried before."""
+    """Return the restrictions of the assignments to compare.
+
+    They are listed by the assignments' names. None stands for the cheapest assignment that was not
+    tried yet.
+    """
     restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
     if any(not candidate.algorithm.dense for _, candidate in cheapest.taken):
         restrictions[DENSE_ONLY] = dense
@@ -87,9 +92,12 @@ def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restricti
 
 
 def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> str:
-    """Return the plan to use. Of the plans that are equal to the fastest within noise, the network
-    as one part comes first, which another program that uses a processor slows down most: the
-    other plans would be slower afterwards. Then they come in their order."""
+    """Return the plan to use.
+
+    Of the plans that are equal to the fastest within noise, the network as one part comes first:
+    other programs on the processors slow it down most, so that without them the other plans would
+    be slower. The rest follow in their order.
+    """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:
         return MEASURED
@@ -100,7 +108,7 @@ def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> 
 
 def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
          first: str) -> dict[str, Any]:
-    """Return the row of a plan in the report. first: the first plan with the same program."""
+    """Return a plan's row in the report. first: the first plan with the same program."""
     timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
            "outcome": time.failure, "is_taken": plan == taken, "is_equal": False}

@@ -1,4 +1,4 @@
-"""The choices of a program as JSON values, and programs that are built from them again."""
+"""Choices as JSON values, and programs restored from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Stored = Mapping[str, Any]
 """The choice of one step, with the keys that _stored() writes."""
 
 StoredPrograms = Mapping[str, Mapping[str, Any]]
-"""The choices of programs by batch size: the steps in order, each Stored, and the reshapes."""
+"""Choices of programs by batch size: the steps in order, each Stored, and the reshapes."""
 
 
 def stored(programs: Mapping[int, Program], device: Device) -> dict[str, dict[str, Any]]:
@@ -51,9 +51,13 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
-    """Return, by op and name, the source hash of each algorithm that stored choices take, and the
-    versions of the libraries that the algorithm calls on the device. Names of algorithms that
-    gossamer does not have are left out."""
+    """Return the versions of each algorithm in stored choices.
+
+    These are its source hash and the versions of its libraries.
+
+    The keys are op and name. The libraries are those that the algorithm calls on the device, with
+    their versions. Algorithms that gossamer does not have are left out.
+    """
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
@@ -65,12 +69,12 @@ def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
 class StoredChoices:
     """The choices of a plan, by batch size.
 
-    path: the file that holds the choices; None where they were made in this process.
+    path: the file that contains the choices; None if they were made in this process.
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
-    made_for: the input sizes for which the choices were made, where the network has other input
-    sizes now; a choice may then not fit its layer. "" where the network still has these sizes.
-    threads: threads of a layer on the host, in place of those of the choices.
+    made_for: the input sizes for which the choices were made, if the network has other input sizes
+    now; a choice may then not fit its layer. "" if the network still has these sizes.
+    threads: threads of a layer on the host, replacing those of the choices.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
@@ -89,19 +93,19 @@ class StoredChoices:
                          for name, fields in program["reshapes"].items()}
             for batch, program in plain.items()}
         if not self._choices:
-            raise ValueError("it has no choices")
+            raise ValueError("it contains no choices")
 
     @property
     def batches(self) -> list[int]:
-        """The batch sizes that have choices of their own."""
+        """The batch sizes that have their own choices."""
         return list(self._choices)
 
     def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
-        """Return the program of a network, and sentences for the user about it.
+        """Return a network's program, and notes for the user.
 
         A batch size that was not planned gets the choices of the planned batch size that is nearest
-        by ratio. Where a choice does not fit the layer, another config of its algorithm is taken,
-        else the first algorithm that supports the layer. Raises InputError where the choices of a
+        by ratio. If a choice does not fit the layer, another config of its algorithm is taken, or
+        else the first algorithm that supports the layer. Raises InputError if the choices of a
         planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
@@ -138,13 +142,13 @@ class StoredChoices:
             note = ("inputs of these sizes were not measured: the choices are those of batch "
                     f"{nearest} of {self.made_for}")
         if unfit:
-            note += f", but for {', '.join(unfit)}, which they do not fit"
+            note += f", except for {', '.join(unfit)}, which they do not fit"
         return program, [note]
 
 
 def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
            outputs: Collection[str]) -> Iterator[Layer]:
-    """Yield each part that was planned, if the network still has all layers of the part."""
+    """Yield planned parts whose layers all still exist."""
     by_name = {layer.name: layer for layer in layers}
     for step in steps:
         if step["op"] == PartProblem.op and by_name.keys() >= set(step["covers"]):
@@ -160,9 +164,9 @@ def _ratio(a: int, b: int) -> float:
 
 def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | None, *,
               exact: bool) -> LayerChoice | str:
-    """Return the stored choice of a layer, or the reason why this choice cannot be used.
+    """Return a layer's stored choice, or why it is unusable.
 
-    threads: threads of a layer on the host, in place of those of the choice.
+    threads: threads of a layer on the host, replacing those of the choice.
     exact: whether the choice may be used only for a problem that counts as equal for the algorithm.
     """
     layer_device = find("host") if step["on_host"] else device
@@ -186,14 +190,19 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
 
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
-    """Yield the variants of a precision, and only then the variants of all precisions, because
-    libraries take long to list the variants of other precisions."""
+    """Yield a precision's variants, then those of all precisions.
+
+    Libraries take long to list the variants of other precisions.
+    """
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
 
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Device) -> bool:
-    """Whether a variant is the stored choice, whatever its threads on the host."""
+    """Return whether a variant is the stored choice.
+
+    Its threads on the host are ignored.
+    """
     name, config, *layouts, precision = candidate_key(algorithm, variant)
     stored_config = step["config"]
     if not device.compiles:  # the caller has chosen the variants of some number of threads
@@ -203,8 +212,11 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Devic
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
-    """Return the first variant of the preferred algorithm, else of the first algorithm that
-    supports the layer. The layer runs on the host where no algorithm of the device supports it."""
+    """Return the first variant of the preferred or another algorithm.
+
+    Another algorithm is the first that supports the layer. The layer runs on the host if no
+    algorithm of the device supports it.
+    """
     space = Space.unmeasured()
     able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)
     algorithm = min(able, key=lambda algorithm: algorithm.name != preferred)

@@ -1,5 +1,7 @@
-"""The table that planning fills: the candidates of a network's layers and fusions, which are
-measured together, and the costs of conversions between their formats."""
+"""The planning table: candidates of layers and fusions, and conversion costs.
+
+The candidates are measured together.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +42,24 @@ _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion, for all values of a shape with the same facts."""
 _NONE = WeightsInfo()
 _FEW_FLOPS = 2**26
-"""Operations of a small network, of whose about one millisecond the copies and calls of a library
-take a good part."""
+"""Operations of a small network. Copies and calls of a library take a considerable part of its
+time, about one millisecond."""
 IN_PLACE_SHARE = 0.01
-"""Share of its time with which a layer counts that is likely to copy nothing, so that the fastest
-of its candidates is taken where it copies."""
+"""Cost of a layer that is likely to copy nothing, as a share of its time. It is not 0, so that the
+fastest of the layer's candidates is taken in case it does copy."""
 
 
 class Table:
-    """The candidates of a network's layers, and of the fusions that one algorithm may compute in
-    one step; the costs of the conversions between them.
+    """Candidates of layers and fusions, and conversion costs.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
     wherever it can be used; other layers take other algorithms. Some layers can be computed both by
     dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
-    zeros if the layer's sparsity is above `sparse_threshold`, else a dense algorithm; times of
-    dense algorithms are not compared with times of algorithms that skip zeros. With `unfused` there
-    are no fusions.
-    less_precise: the names of the layers and fusions that may be less precise than float32 where
-    the tuner allows lower precision; None stands for all layers and fusions.
+    zeros if the layer's sparsity is above `sparse_threshold`, and otherwise a dense algorithm;
+    times of dense algorithms are not compared with times of algorithms that skip zeros. With
+    `unfused` there are no fusions.
+    less_precise: names of the layers and fusions that may be less precise than float32 if the tuner
+    allows lower precision; None stands for all.
     of_layers: the layers in order, each with its candidates; a reshape has none.
     of_fusions: the parts that a library for whole networks may compute, and the fusions, with their
     candidates.
@@ -83,11 +84,11 @@ class Table:
 
     @property
     def nodes(self) -> list[MeasuredLayer]:
-        """The layers and reshapes, and then the fusions and parts."""
+        """The layers and reshapes, followed by the fusions and parts."""
         return [*self.of_layers, *self.of_fusions]
 
     def listed(self) -> list[MeasuredLayer]:
-        """List what is to be measured: the layers, and the fusions as long as there is time."""
+        """List the layers and, time permitting, the fusions to measure."""
         network = self.network
         self.of_layers = [self._node(layer) for layer in network.layers]
         if not (self.policy.unfused or self.tuner.is_over):
@@ -96,25 +97,28 @@ class Table:
         return [node for node in self.nodes if not node.layer.is_reshape]
 
     def _node(self, layer: Layer) -> MeasuredLayer:
-        """Return a layer, for which no candidates are measured yet."""
+        """Return a layer without candidates."""
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
         able, layer_device, reasons = eligibility(layer, self.device, self._refusal, self.policy)
         if self._is_thin and workers(self.policy.threads) > 1 and any(
                 algorithm.by_image for algorithm in able):
-            reasons |= {algorithm.name: "its threads poll on the cores of generated code"
+            reasons |= {algorithm.name: "its threads busy-wait on the cores of generated code"
                         for algorithm in able if algorithm.polls}
             able = [algorithm for algorithm in able if not algorithm.polls]
         return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
-        """Set the candidates as far as they are measured."""
+        """Set the candidates that are measured so far."""
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
 
     def finish(self) -> None:
-        """Set the candidates once all are measured: where none that the policy asks for works,
-        those of other algorithms; and what a library takes for layers within its parts."""
+        """Set the candidates after all are measured.
+
+        A layer for which no candidate that the policy asks for works gets candidates of other
+        algorithms. Parts get the times that the library takes for their layers.
+        """
         policy = self.policy
         self.refresh()
         for node in self.of_layers:
@@ -135,8 +139,11 @@ class Table:
                 node.within = _times_within(node)
 
     def _parts(self) -> list[Layer]:
-        """Return the parts that a library for whole networks may compute, as few and as large as
-        possible, and those without the thin layers, which may be faster alone."""
+        """Return the parts that a library may compute.
+
+        They are as few and as large as possible. The parts without the thin layers, which may be
+        faster alone, are returned, too.
+        """
         if not may_have_parts(self.policy):
             return []
         network, forced = self.network, set(self.policy.force)
@@ -145,15 +152,20 @@ class Table:
                                             left_out)}.values())
 
     def likely_us(self, node: MeasuredLayer, candidate: Candidate) -> float:
-        """Return the cost of a candidate in a plan, in microseconds: the time that was measured or
-        is expected, or a small share of it where the layer is likely to copy nothing."""
+        """Return a candidate's cost in a plan in microseconds.
+
+        It is the measured or estimated time, or a small share of it if the layer is likely to copy
+        nothing.
+        """
         is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
         return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
-        """Return the cost of copying a value from one format to another, in microseconds: the
-        measured time, else the least time that can be expected; infinite where no algorithm makes
-        this copy."""
+        """Return the cost of a format conversion in microseconds.
+
+        It is the measured time, or a lower bound before it is measured. It is infinite if no
+        algorithm makes this copy.
+        """
         change = self._change(value, source, target)
         if change not in self._conversions:
             self._conversions[change] = self._least_us(value, change)
@@ -177,8 +189,7 @@ class Table:
         return LEAST_SHARE * conversion_us(source, target, self.device)
 
     def conversion(self, layer: Layer) -> MeasuredLayer:
-        """Return a conversion, for which no candidates are measured yet; packed values are not
-        converted on the host."""
+        """Return a conversion without candidates; packed values are not converted on the host."""
         refusal, device = self.tuner.space.refusal_reason, self.device
         if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
             able, reasons = able_on(layer.problem, device, refusal)
@@ -187,7 +198,10 @@ class Table:
         return MeasuredLayer(layer, able, device, reasons=reasons)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
-        """Measure the conversions whose cost is an estimate. Return whether any was measured."""
+        """Measure the conversions whose cost is an estimate.
+
+        Returns whether any was measured.
+        """
         nodes = {change: self.conversion(self._estimated.pop(change))
                  for change in starmap(self._change, conversions) if change in self._estimated}
         self.tuner.measure_all(nodes.values())
@@ -195,14 +209,16 @@ class Table:
         return bool(nodes)
 
     def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Return why an algorithm is not measured; None where it is."""
+        """Return why an algorithm is not measured; None if it is."""
         if algorithm.between_thin and not self._is_thin:
             return "the network is not small, and has no pruned or binary layers"
         return self.tuner.space.refusal_reason(algorithm, problem, device)
 
     def _fusion(self, fusion: Layer) -> MeasuredLayer:
-        """Return a fusion with the algorithms that may compute it, and for each other algorithm
-        that recognises the fusion the reason why it may not."""
+        """Return a fusion with the algorithms that may compute it.
+
+        The reasons why other algorithms that recognise the fusion may not compute it are included.
+        """
         policy, refusal = self.policy, self.tuner.space.refusal_reason
         layers = [self.layers[name] for name in fusion.covers]
         taken_alone = policy.only is not None and any(
@@ -215,30 +231,33 @@ class Table:
             if layer.density is not None}
         for algorithm in able:
             if not is_asked_for(algorithm, policy):
-                reasons[algorithm.name] = "is taken where it is asked for by its name"
+                reasons[algorithm.name] = "is used only if `only` names it"
             elif taken_alone and algorithm.name != policy.only:
                 reasons[algorithm.name] = f"{policy.only} is forced"
             elif other := forced_otherwise(fusion, algorithm, policy):
                 reasons[algorithm.name] = other
             elif above - {not algorithm.dense}:
-                reasons[algorithm.name] = (
-                    f"the threshold {policy.sparse_threshold:g} decided otherwise")
+                reasons[algorithm.name] = f"excluded by the threshold {policy.sparse_threshold:g}"
         return MeasuredLayer(fusion, [each for each in able if each.name not in reasons],
                              self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates of a layer. Where the layer must be as precise as float32, a
-        candidate that is less precise is excluded."""
+        """Return candidates, excluding those that are too imprecise.
+
+        If the layer must be as precise as float32, less precise candidates are excluded.
+        """
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
         return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
-                else candidate.with_exclusion("not in float32, which the tolerance asks for here")
+                else candidate.with_exclusion("not in float32, which the tolerance requires here")
                 for candidate in candidates]
 
 
 def _times_within(part: MeasuredLayer) -> dict[str, float]:
-    """Return the microseconds that a library takes for each layer of a part while it computes the
-    whole part."""
+    """Return a library's microseconds for each layer of a part.
+
+    It is measured while the library computes the whole part.
+    """
     layer = part.layer
     assert isinstance(layer.problem, PartProblem)
     fastest = min(part.candidates, key=lambda candidate: candidate.cost)

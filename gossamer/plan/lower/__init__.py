@@ -1,1 +1,1 @@
-"""Lowers the nodes of a graph to problems of ops."""
+"""Lowering of graph nodes to problems of ops."""

@@ -1,4 +1,4 @@
-"""The rules that lower the nodes of a graph to problems of ops.
+"""Rules that lower graph nodes to problems of ops.
 
 This module and state.py are the only code that makes problems from nodes.
 """
@@ -44,23 +44,27 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 4096
-"""The most integers of a known input that a problem states. Shapes are far shorter; longer inputs
-are the positions or masks of elements."""
+"""Largest number of integers of a known input that a problem includes. Shapes are far shorter;
+longer inputs are the positions or masks of elements."""
 
 
 def optimised_for(graph: Graph, device: Device) -> Graph:
-    """Return the graph from which plans for a device are made: optimised, with the same results as
-    `graph`."""
+    """Return the optimised graph for a device's plans.
+
+    It has the same results as `graph`.
+    """
     return optimise(graph, channels_first=device.compiles,
                     chooses_by_weights=device.compiles and not device.on_processors)
 
 
 def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Return the layers of a graph in order, and the constants that they read as run-time values.
+    """Return a graph's layers in order, and their run-time constants.
+
+    The constants are those that the layers read as run-time values.
 
     store: facts and packed forms of the graph's weights, which all batch sizes share.
-    Raises UnsupportedError that names the node for which there is no problem.
+    Raises UnsupportedError, which names the node, if there is no problem for a node.
     """
     state = LowerState(static, WeightsStore() if store is None else store,
                        stating_nan(static, derive(static)))
@@ -73,10 +77,12 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Return the layers without needless reshapes and transpositions. A reshape or transposition
-    is needless if all its readers read its input in place of its result. Such a reader may be a
-    matrix product that takes another product's matrix as it was before the reshape to more
-    dimensions, or a product that transposes a matrix itself."""
+    """Return the layers without unnecessary reshapes and transpositions.
+
+    A reshape or transposition is unnecessary if all its readers read its input instead of its
+    result. Such a reader may be a matrix product that takes another product's matrix as it was
+    before the reshape to more dimensions, or a product that transposes a matrix itself.
+    """
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers
@@ -85,8 +91,10 @@ def _needed(state: LowerState) -> list[Layer]:
 
 
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
-    """Return the floating-point operations of each node by its name, as the problems of the
-    node's layers count them. Raises UnsupportedError as lower() does."""
+    """Return the floating-point operations of each node by its name.
+
+    The problems of the node's layers count them. Raises UnsupportedError as lower() does.
+    """
     state = LowerState(static, WeightsStore(), {})
     flops = {}
     for node in static.nodes:
@@ -97,7 +105,7 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
 
 
 def _lower_node(state: LowerState, node: Node) -> None:
-    """Add the layers of a node. Raises UnsupportedError that names the node."""
+    """Add the layers of a node. Raises UnsupportedError, which names the node."""
     graph = state.static.graph
     try:
         _RULES[node.op](state, node)
@@ -150,9 +158,13 @@ def _gemm(state: LowerState, node: Node) -> None:
 
 
 def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
-    """Add the product of a value with a weight (M, K), whose rows give the M columns of the
-    result. A value of more than two dimensions is reshaped to a matrix before the product, and the
-    result is reshaped back; reshapes copy nothing."""
+    """Add the product of a value with a weight.
+
+    The weight is (M, K).
+
+    The weight's rows give the M columns of the result. A value of more than two dimensions is
+    reshaped to a matrix before the product, and the result is reshaped back; reshapes copy nothing.
+    """
     epilogue, values, weights = state.epilogue(node)
     inputs = [state.matrix(node, name) for name in (a, *values)]
     rows, depth = state.spec(inputs[0]).shape
@@ -170,7 +182,10 @@ def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -
 
 
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
-    """Add a product of two run-time matrices, and its epilogue as a layer of its own."""
+    """Add a product of run-time matrices.
+
+    Its epilogue is a separate layer.
+    """
     swapped = tuple(index for index, name in enumerate(("trans_a", "trans_b"))
                     if node.attributes.get(name))
     problem = MatmulProblem(state.spec(a), state.spec(b), transposed=swapped)
@@ -284,7 +299,10 @@ def _pad(state: LowerState, node: Node) -> None:
 
 
 def _resize(state: LowerState, node: Node) -> None:
-    """Add a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
+    """Add a resize of rank 3 or 4.
+
+    A tensor of rank 3 is treated as rank 4 with a height of 1.
+    """
     a = node.attributes
     source = state.spec(node.inputs[0])
     sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
@@ -384,11 +402,13 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 
 
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
-    """Raise TypeError where a static graph may have an op without a rule, or where no static graph
-    has the op of a rule. The error names these ops."""
+    """Raise TypeError unless the rules match the static ops.
+
+    The error names ops of static graphs without a rule, and rules whose op no static graph has.
+    """
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (
-        ("ops without a rule that lowers them", remaining.difference(rules)),
+        ("ops without a lowering rule", remaining.difference(rules)),
         ("rules for ops that no static graph has", set(rules) - remaining)) if names]
     if problems:
         raise TypeError("; ".join(problems))

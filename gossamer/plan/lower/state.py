@@ -1,5 +1,8 @@
-"""The state of lowering a graph: the graph, the layers made so far, and the layers that compute its
-inputs from callers' tensors of bytes, float16 and images in NHWC."""
+"""The state of lowering: a graph and the layers made from it.
+
+The layers that compute the graph's inputs from callers' tensors (bytes, float16, images in NHWC)
+are made here, too.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 
 class LowerState:
-    """The graph that the rules lower, and the layers and constants that they add.
+    """A graph, with the layers and constants made from it.
 
-    store: facts and packed forms of the layers' weights; facts that are missing are added.
+    store: facts and packed forms of the layers' weights; missing facts are added.
     facts: value facts of values and constants, by name.
     swapped: layers that transpose matrices. The key is the name of the result, the value is the
     name of the value that is transposed.
@@ -52,9 +55,11 @@ class LowerState:
         return self.static.constants.get(name)
 
     def weight(self, name: str) -> np.ndarray | None:
-        """Return the array of a constant that is the same at every batch size, so that its packed
-        forms can be shared; None for other values, and for constants that only this batch size
-        has."""
+        """Return a constant that all batch sizes share.
+
+        Its packed forms can be shared. None for other values, and for constants that only this
+        batch size has.
+        """
         return self.static.graph.constants.get(name)
 
     def spec(self, name: str) -> TensorSpec:
@@ -80,34 +85,50 @@ class LowerState:
             facts=self._few_valued(names), store=self._store))
 
     def copy(self, node: Node, problem: CopyProblem, **names: Any) -> None:
-        """Add a layer that copies values of a node's first input. names: as for add()."""
+        """Add a copy of a node's first input.
+
+        names: as for add().
+        """
         inputs = node.inputs[:1]
         self.add(node, replace(problem, facts=self.facts(inputs)), inputs, **names)
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
-        """Return the density, mask hash and facts of a node's weights, its second input."""
+        """Return what is known of a node's weights.
+
+        These are their density, mask hash and facts.
+
+        The weights are the node's second input.
+        """
         if node.name not in self._store.infos:
             self._store.infos[node.name] = _weights_info(weight, self.stated(node.inputs[1]))
         return self._store.infos[node.name]
 
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
-        """Return the value facts of a problem's run-time inputs; empty where no input has few
-        different values."""
+        """Return the value facts of a problem's run-time inputs.
+
+        Empty if no input has few distinct values.
+        """
         facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
-        """Return, by name, the facts of the values that have few different values. Unlike those of
-        problems they say whether a value may be NaN, on which its conversions depend."""
+        """Return the facts of values with few distinct values.
+
+        Unlike those of problems, they say whether a value may be NaN, on which its conversions
+        depend.
+        """
         return {name: replace(facts, nan=self._facts[name].nan) for name in names
                 if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
-        """Return the facts of a value or constant as problems state them (shared_facts)."""
+        """Return a value's facts as a problem has them.
+
+        See shared_facts().
+        """
         return shared_facts(replace(self._facts.get(name, REAL), nan=False))
 
     def transposed(self, node: Node, name: str) -> str:
-        """Add a copy that transposes a matrix, and return the copy's name."""
+        """Add a transposed copy of a matrix; return its name."""
         target = f"{name} transposed for {node.name}"
         source = self.spec(name)
         self.add(node, copy_problem.transpose(source, (1, 0)), [name], outputs=[target],
@@ -121,8 +142,11 @@ class LowerState:
         self.static.dtypes[name] = dtype
 
     def matrix(self, node: Node, name: str) -> str:
-        """Return the name of a value in the shape of a matrix, whose rows are the vectors along
-        the value's last axis. A value of more dimensions is reshaped, once for all readers."""
+        """Return the name of a value reshaped to a matrix.
+
+        Its rows are the vectors along the value's last axis. A value of more dimensions is reshaped
+        once for all readers.
+        """
         if len(self.spec(name).shape) == 2:
             return name
         if name not in self._matrices:
@@ -131,8 +155,7 @@ class LowerState:
         return self._matrices[name]
 
     def define_matrix(self, name: str) -> str:
-        """Add a value that has another value's numbers in the shape of a matrix, and return the
-        name of the new value."""
+        """Add a value reshaped to a matrix; return its name."""
         spec = self.spec(name)
         matrix = self._matrices[name] = f"rows of {name}"
         self.define(matrix, (math.prod(spec.shape[:-1]), spec.shape[-1]), spec.dtype)
@@ -141,8 +164,12 @@ class LowerState:
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
-        """Add a reshape, a layer whose output is the source's memory in another shape.
-        name: by default the name of the node."""
+        """Add a reshape.
+
+        Its output is the source's memory with another shape.
+
+        name: by default the name of the node.
+        """
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
         self.layers.append(Layer(
@@ -151,7 +178,7 @@ class LowerState:
             facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
-        """Return the node's epilogue, the run-time values that it reads and its constants."""
+        """Return the node's epilogue, its run-time operands and its constants."""
         expression: Expression = node.attributes.get("epilogue") or identity()
         kinds, values, weights = [], [], {}
         for index, name in enumerate(node.inputs[2:]):
@@ -165,7 +192,7 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """Add a layer that computes an expression of values and constants."""
+        """Add an expression of values and constants as a layer."""
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
@@ -185,11 +212,14 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
         return WeightsInfo(facts=facts, scaled_signs=are_scaled_signs(weight))
     density = float(np.count_nonzero(nonzero)) / weight.size
     mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, mask_hash, facts, crowded=_crowded(nonzero))
+    return WeightsInfo(density, mask_hash, facts, dense_groups=_dense_groups(nonzero))
 
 
-def _crowded(nonzero: np.ndarray) -> float:
-    """Return the share of fours of neighbours along axis 1 with more than two nonzeros."""
+def _dense_groups(nonzero: np.ndarray) -> float:
+    """Return the share of fours with more than two nonzeros.
+
+    A four is a group of four consecutive weights along axis 1.
+    """
     if nonzero.ndim < 2:
         return 1.0
     counts = np.add.reduceat(nonzero, np.arange(0, nonzero.shape[1], 4), axis=1, dtype=np.uint8)
@@ -198,12 +228,14 @@ def _crowded(nonzero: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class GivenInputs:
-    """The inputs of a network at one batch size as callers give them.
+    """A network's inputs in the callers' formats.
+
+    They are those of one batch size.
 
     layers: the layer that computes an input from the caller's tensor, for each input that needs
     such a layer.
-    specs: the specs of the values that hold callers' tensors, by their names.
-    names: the names of the inputs with such a layer, by the names of the values that hold callers'
+    specs: specs of the values that hold callers' tensors, by their names.
+    names: names of the inputs with such a layer, by the names of the values that hold callers'
     tensors.
     """
 
@@ -213,8 +245,10 @@ class GivenInputs:
 
 
 def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
-    """Return the inputs of a graph as callers give them. store: the packed weights of the
-    network's layers."""
+    """Return the inputs of a graph in the callers' formats.
+
+    store: the packed weights of the network's layers.
+    """
     result = GivenInputs()
     taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
     for info in static.graph.inputs:
@@ -238,9 +272,11 @@ def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
 
 
 def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
-    """Return the expression that multiplies by the format's factors and adds its shifts, with the
-    arrays of its further inputs. A number that all channels share is a constant of the expression;
-    numbers that differ between channels are further inputs."""
+    """Return the expression that applies a format's factors and shifts.
+
+    The arrays of its further inputs are returned with it. A number that all channels share is a
+    constant of the expression; numbers that differ between channels are further inputs.
+    """
     expression, constants = identity(), []
     for name, numbers, neutral in (("mul", given.factors, 1.0), ("add", given.shifts, 0.0)):
         if len(numbers) > 1:
@@ -254,13 +290,13 @@ def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.n
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Return the facts that problems state about a value.
+    """Return the facts about a value that problems contain.
 
     facts: all known facts about the value.
 
-    The returned facts may be wider than the known facts: values that algorithms treat alike get
-    equal facts, so that layers share measurements. A value that may have many different numbers
-    gets REAL.
+    The returned facts may be wider than the known facts: values that algorithms treat in the same
+    way get equal facts, so that layers share measurements. A value that may have many distinct
+    values gets REAL.
     """
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)

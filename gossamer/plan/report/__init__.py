@@ -1,1 +1,1 @@
-"""Reports: which algorithm runs each layer of a plan, as rows, text and an HTML page."""
+"""Reports on which algorithm runs each layer: rows, text and an HTML page."""

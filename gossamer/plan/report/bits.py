@@ -1,4 +1,4 @@
-"""Layers on bits, trits and floats: why each is what it is, and the memory that they take."""
+"""Layers on bits, trits and floats: the reasons and the memory use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Says whether a layer with weights, or all layers of a step, are computed on bits, trits or
-    floats.
+    """Whether layers are computed on bits, trits or floats.
+
+    It describes a layer, or all layers of a step.
 
     form: "bits", "trits" or "floats".
     reason: why the layer is computed on floats; "" for bits and trits.
     could_be_packed: whether bits or trits can compute the layer.
-    weights: the number of weights of all layers of the step.
-    layers: the number of layers that are computed in the step.
+    weights: number of weights of all layers of the step.
+    layers: number of layers that are computed in the step.
     has_signs: whether all inputs are -1, 0 or 1, or the weights within each output channel are all
     equal in magnitude (a or -a).
     """
@@ -42,10 +43,12 @@ class LayerForm:
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
-    """Return the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
-    the LayerForm of its first convolution or product; for other problems None.
+    """Return the LayerForm of a convolution or matrix product.
 
-    taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
+    For a fusion, this is the LayerForm of its first convolution or product; None for other
+    problems.
+
+    taken: whether an algorithm on bits was taken; None if nothing was chosen yet.
     """
     convolutions = _convolutions(problem)
     if not convolutions:
@@ -58,15 +61,18 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
         return LayerForm(layer, FLOATS, reason, False, weights, layers, has_signs)
     dtype = binary_form(convolution).input
     if taken is False:
-        return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True,
+        return LayerForm(layer, FLOATS, f"{dtype} would suffice, another algorithm was taken", True,
                          weights, layers)
     return LayerForm(layer, dtype, "", True, weights, layers)
 
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
-    """Return a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
-    floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where no layer has
-    inputs or weights that are signs."""
+    """Return a line on layers on bits, trits and floats.
+
+    An example is 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on floats: conv1
+    (its inputs are any floats, not known to be -1, 0 or 1)'. "" if no layer has inputs or weights
+    that are signs.
+    """
     forms = list(forms)
     if not any(form.has_signs for form in forms):
         return ""
@@ -79,8 +85,13 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
-    """Return a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
-    float32'; "" where no layer is on bits or trits."""
+    """Return a line on the size of packed weights.
+
+    They are the weights of layers on bits or trits.
+
+    An example is 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in float32'. "" if
+    no layer is on bits or trits.
+    """
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:
         return ""
@@ -89,8 +100,10 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 
 
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
-    """Return the convolutions of a problem: the problem itself, or the convolutions of a fusion. A
-    product with a matrix counts as a convolution of images of one pixel."""
+    """Return the convolutions of a problem: itself, or those of a fusion.
+
+    A matrix product counts as a convolution of images of one pixel.
+    """
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
     return [part for part in found if isinstance(part, Conv2dProblem)]
@@ -98,14 +111,14 @@ def _convolutions(problem: Problem) -> list[Conv2dProblem]:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes that the layers of a program keep and write.
+    """Bytes that a program's layers store and write.
 
-    packed_weights: the constants of layers on bits, with what fills up words.
+    packed_weights: the constants of layers on bits, including padding to whole words.
     packed_weights_fp32: the weights of these layers in float32.
     float_weights: the constants of other layers.
-    packed_activations: packed values that steps write, with what fills up words.
+    packed_activations: packed values that steps write, including padding to whole words.
     packed_activations_fp32: the same values in float32.
-    float_activations: all other values that steps write, changes of format included.
+    float_activations: all other values that steps write, including conversions.
     total_fp32: all weights, and all values that the network's layers write, in float32.
     """
 
@@ -119,7 +132,7 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """Total size in bytes."""
         return (self.packed_weights + self.float_weights + self.packed_activations
                 + self.float_activations)
 
@@ -133,10 +146,10 @@ class MemoryUse:
 
 
 def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
-    """Return the memory of a program's layers; None where no layer is computed on bits.
+    """Return the memory of a program's layers; None if no layer is on bits.
 
-    Every value that a step writes counts in full, even where values that are never alive together
-    share memory. Where a step works in place, and so does not copy its value, the value counts
+    Every value that a step writes counts in full, even if values that are never alive together
+    share memory. If a step works in place, so that it does not copy its value, the value counts
     once: for the step that computed it.
 
     builds: the cost of preparing each step, with the bytes of its packed forms.
@@ -147,7 +160,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
     for step, built in zip(program.steps, builds, strict=True):
         plain = sum(4 * array.size for name, array in step.layer.weights.items()
                     if name.endswith("weight"))
-        # a step without packed forms uses the network's arrays as they are
+        # a step without packed forms uses the network's arrays unchanged
         kept = sum(built.forms.values() if built is not None and built.forms else
                    (array.nbytes for array in step.layer.weights.values()))
         on_bits = computes_on_bits(step)
@@ -165,7 +178,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
 
 
 def computes_on_bits(step: Step) -> bool:
-    """Return whether bits or trits compute a step's convolution or product."""
+    """Return whether a step is computed on bits or trits."""
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return form is not None and form.form != FLOATS
 

@@ -1,7 +1,9 @@
-"""The cells of a report's tables as text, which the terminal and the page show.
+"""The cells of a report's tables as text.
+
+The terminal and the HTML page show them.
 
 Each table is its headings and its rows, both by the keys of the columns. The cell "is_taken" is not
-shown: it has a text in the row of what was taken.
+shown: it has text in the row of what was taken.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome"
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of layers, the rows of a report. It has the columns that say why a layer is
-    slower than with the best dense algorithm, and below which density skipping zeros is expected
-    to be faster, only where they are not empty."""
+    """Return the table of layers, the rows of a report.
+
+    Two columns are included only if they are not empty: why a layer is slower than with the best
+    dense algorithm, and the estimated density below which skipping zeros is faster.
+    """
     rows = [{"layer": row["layer"], "problem": row["problem"], "config": row["config"],
              "density": share(row["density"]), "algorithm": with_precision(row),
              "dense": row_time_text(row, "best_dense_us"),
@@ -41,7 +45,7 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def candidate_table(row: Mapping[str, Any]) -> Table:
-    """Return the table of a layer's candidates, in the order of by_time()."""
+    """Return a layer's candidate table, in by_time() order."""
     return _CANDIDATES, [
         {"algorithm": candidate["algorithm"], "config": candidate["config"],
          "layouts": " ".join(candidate["layouts"]), "precision": candidate["precision"],
@@ -59,25 +63,31 @@ def plan_table(plans: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row's candidates, the fastest first and candidates without a time last."""
+    """Return a row's candidates, fastest first.
+
+    Candidates without a time are last.
+    """
     return sorted(row.get("candidates", []),
                   key=lambda candidate: (candidate["median_us"] is None,
                                          candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Return the algorithm's name, with its precision where the precision is not float32."""
+    """Return the algorithm's name, with any precision below float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
 def rejected(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return why algorithms without a candidate were not taken, by their names."""
+    """Return why algorithms without candidates were not taken.
+
+    The keys are their names.
+    """
     named = {candidate["algorithm"] for candidate in row.get("candidates", ())}
     return {name: reason for name, reason in row["rejected"].items() if name not in named}
 
 
 def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
-    """Return a time of a row with its unit; "" where it is not known."""
+    """Return a time of a row with its unit; "" if it is not known."""
     value = row.get(key)
     if value is None:
         return ""
@@ -87,7 +97,8 @@ def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
 def layer_time_text(us: float) -> str:
     """Return the time of a layer with its unit.
 
-    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
+    Times below 0.05 us are shown as "< 1 us": the profile of ONNX Runtime has whole microseconds,
+    so that a time of 0 is not exact.
     """
     return "< 1 us" if us < 0.05 else duration_text(us)
 
@@ -98,7 +109,10 @@ def time_text(value: float | None) -> str:
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Return the quartiles of a row, a candidate or a plan; "" where they are not known."""
+    """Return quartiles as text; "" if unknown.
+
+    "" if not known.
+    """
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else range_text(low, high)
 
@@ -109,8 +123,10 @@ def share(value: float | None) -> str:
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells that rows of layers and candidates share. The time of building has
-    "(cached)" where a kernel was in the disk cache."""
+    """Return the cells that rows of layers and candidates share.
+
+    The build time has "(cached)" if a kernel was in the disk cache.
+    """
     error, seconds, nbytes = row.get("error"), row["build_s"], row["device_bytes"]
     return {"time": time_text(row.get("median_us")), "spread": quartiles_text(row),
             "error": "" if error is None else f"{error:.0e}",

@@ -1,4 +1,4 @@
-"""A report as HTML: one page without other files, or a part of a notebook."""
+"""A report as HTML: a self-contained page, or a fragment for a notebook."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gossamer.plan.report.zeros import break_even_line
 
 _NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error", "build",
             "memory"}
-"""Keys of columns of numbers."""
+"""Keys of numeric columns."""
 _STYLE = Path(__file__).with_name("page.css")
-"""The style of the page, which becomes a part of it."""
+"""The style sheet that is embedded in the page."""
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
@@ -59,13 +59,13 @@ def _section(report: Report) -> str:
         "<h3>Layers</h3>",
         '<p class="legend"><span class="taken"></span>the algorithm taken '
         '<span class="other"></span>the best dense one, where that is another</p>',
-        paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
+        paragraph("A bar is a layer's time. Open a layer to see why its algorithm was taken."),
         *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
         "<h3>All numbers</h3>", _all_numbers(report)])
 
 
 def _headline(report: Report) -> list[str]:
-    """Return the few numbers that matter most, each in a box of the page."""
+    """Return the most important numbers in boxes."""
     tiles = headline(report)
     if not tiles:
         return []
@@ -75,8 +75,10 @@ def _headline(report: Report) -> list[str]:
 
 
 def _all_numbers(report: Report) -> str:
-    """Return the table with a row for each layer. The layer's name is a link to the reasons for its
-    algorithm."""
+    """Return the table with a row for each layer.
+
+    The layer's name is a link to the reasons for its algorithm.
+    """
     headings, rows = cells.layer_table(report.rows)
     del headings["share"]
     links = [f'<a href="#{_anchor(report, index)}">{escape(row["layer"])}</a>'
@@ -85,12 +87,12 @@ def _all_numbers(report: Report) -> str:
 
 
 def _anchor(report: Report, index: int) -> str:
-    """Return the HTML id of the element that says why a layer has its algorithm."""
+    """Return the HTML id of a layer's reasons."""
     return f"batch-{report.batch}-layer-{index}"
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
-    """Return a layer's bars, which can be opened to show why its algorithm was taken."""
+    """Return a layer's bars, which open to its candidates."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = "" if row["density"] is None else f", density {share_text(row['density'])}"
     bars = _bar(cells.with_precision(row), median, longest, True, density)
@@ -108,8 +110,10 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Return the table of a layer's candidates, with the reason why each candidate and each other
-    algorithm was taken or was not taken."""
+    """Return the table of a layer's candidates and other algorithms.
+
+    It has the reason why each was taken or not.
+    """
     headings, rows = cells.candidate_table(row)
     return table(headings, [*rows, *({"algorithm": name, "reason": reason}
                                      for name, reason in cells.rejected(row).items())])
@@ -120,8 +124,10 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
-    """Return a name, a time and its bar, whose length is the time's share of the longest time; ""
-    where the time is not known."""
+    """Return a name, a time and its bar; "" if the time is not known.
+
+    The bar's length is the time's share of the longest time.
+    """
     if value is None:
         return ""
     width = 100 * value / longest if longest else 0.0
@@ -131,7 +137,10 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
 
 
 def fragment(report: Report) -> str:
-    """Return a report as a part of another page, such as a notebook, which has its own style."""
+    """Return a report as part of another page.
+
+    The page, such as a notebook, has its own style.
+    """
     tiles = "; ".join(f"<b>{escape(number)}</b> {escape(meaning)}"
                       for number, meaning in headline(report))
     return "\n".join([
@@ -141,18 +150,24 @@ def fragment(report: Report) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text as HTML. Names may come from strangers, so that characters which control a
-    terminal or the direction of a text are written as their codes."""
+    """Return text as HTML.
+
+    Names may come from untrusted sources, so characters that control a terminal or the direction of
+    text are written as their codes.
+    """
     return html.escape(one_line(text))
 
 
 def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
           links: Sequence[str] = ()) -> str:
-    """Return a table, in which the row of what was taken is highlighted. On a narrow
-    screen, without room for the line of headings, each cell shows the name of its column.
+    """Return an HTML table.
+
+    The row of what was taken is highlighted.
+
+    On a narrow screen, without room for the headings, each cell shows the name of its column.
 
     headings: the headings by the keys of the columns.
-    links: the first cell of each row as HTML, in place of its text.
+    links: the first cell of each row as HTML, replacing its text.
     """
     styles = {key: ' class="number"' if key in _NUMBERS else
               ' class="whole"' if key == "algorithm" else "" for key in headings}
@@ -173,9 +188,11 @@ def paragraph(text: str) -> str:
 
 
 def headline(report: Report) -> list[tuple[str, str]]:
-    """Return numbers and what they mean: the time of the whole network, how much less work it is
-    without the channels that have no effect, and how the time compares with the best dense
-    plan's."""
+    """Return numbers with their meanings.
+
+    They are the time of the whole network, how much less work it is without the channels that have
+    no effect, and how the time compares with the best dense plan's.
+    """
     tiles = []
     if report.end_to_end_us:
         cached = ", from the cache" if report.end_to_end_cached else ""
@@ -183,8 +200,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
                 else "")
         tiles = [(duration_text(report.end_to_end_us), f"end to end{cached}{rate}")]
     if (less := less_work(report.notes)) is not None:
-        tiles.append((f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
-                      "left out"))
+        tiles.append((f"{less[1]} x", f"less work without {less[0]} channels that have no effect"))
     for plan in report.plans if report.end_to_end_us else ():
         us = plan["median_us"]
         if plan["plan"] != DENSE_ONLY:

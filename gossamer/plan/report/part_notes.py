@@ -1,4 +1,4 @@
-"""Sentences on the parts of a network that a library computes."""
+"""Sentences on network parts that a library computes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 
 _MOST_NAMED = 3
-"""The most nodes that a sentence names."""
+"""Largest number of nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """Return a sentence for each part of a network that ONNX Runtime computes, and for the
-    network's tail, with the nodes and the reasons why gossamer does not compute them.
+    """Return a sentence for each of ONNX Runtime's parts.
 
-    rows: the rows of a report; where the rows have times, sentences say which share of the time a
-    part takes.
+    The network's tail is one of them.
+
+    It lists the nodes and the reasons why gossamer does not compute them.
+
+    rows: the rows of a report; if they have times, sentences include the part's share of the time.
     """
     times = {row["layer"]: row.get("median_us") for row in rows}
     total = sum(filter(None, times.values()))
@@ -33,15 +35,15 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
                          f"{_nodes(nodes_of(node.attributes['model']))} on the host")
     if graph.tail is not None:
         notes.append(f"the end of the network: ONNX Runtime computes "
-                     f"{_nodes(nodes_of(graph.tail.model))} on the host, behind the plan's layers")
+                     f"{_nodes(nodes_of(graph.tail.model))} on the host, after the plan's layers")
     return notes
 
 
 def check_parts(graph: Graph) -> None:
-    """Raise UnsupportedError where ONNX Runtime computes a part of a network."""
+    """Raise UnsupportedError if ONNX Runtime computes a part."""
     if notes := part_notes(graph):
         raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
-                               "gossamer's own layers only; leave strict out")
+                               "gossamer's own layers only; omit strict")
 
 
 def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
@@ -51,7 +53,9 @@ def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
 
 
 def run_notes(program: Program, *, has_times: bool) -> list[str]:
-    """Return one sentence on the parts of a program, or an empty list where it has no parts.
+    """Return a list with one sentence on a program's parts.
+
+    It is empty if there are none.
 
     has_times: whether the report has times of layers.
     """
@@ -60,8 +64,8 @@ def run_notes(program: Program, *, has_times: bool) -> list[str]:
         return []
     count = sum(len(step.shown) for step in parts)
     name = parts[0].algorithm.name + (f", {parts[0].layer.name}" if len(parts) == 1 else "")
-    runs = "one run" if len(parts) == 1 else f"{len(parts)} runs"
-    note = f"{name}: {parts[0].algorithm.vendor} computes {counted(count, 'layer')} in {runs}"
+    calls = "one call" if len(parts) == 1 else f"{len(parts)} calls"
+    note = f"{name}: {parts[0].algorithm.vendor} computes {counted(count, 'layer')} in {calls}"
     if has_times:
-        note += "; what each layer takes is its share of its run by the library's profile"
+        note += "; the time of each layer is its share of the call in the library's profile"
     return [note]

@@ -1,4 +1,4 @@
-"""The report of a plan: what computes each layer and where, as rows and as text."""
+"""The report of a plan: what computes each layer and where."""
 
 from __future__ import annotations
 
@@ -35,55 +35,55 @@ class Report:
     device: name of the plan's device.
     batch: number of images.
 
-    rows: one dict for each step, in order. In place of a step that computes a part, there is one
-    dict for each layer of the part. The keys of a row are:
+    rows: one dict for each step, in order. A step that computes a part is replaced by one dict for
+    each layer of the part. The keys of a row are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
-    - layers: the names of the layers that a fusion covers, or the name of the one layer.
-    - precision: the precision of the step; EXACT for exact products of signs.
-    - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
+    - layers: names of the layers that a fusion covers, or the name of the one layer.
+    - precision: precision of the step; EXACT for exact products of signs.
+    - form: a LayerForm as a dict; None unless the step is a convolution or product with weights.
     - rejected: for each other algorithm why it was not taken.
-    - build_s: seconds to pack weights and to generate and compile kernels, by the clock; where
-    several layers are built at the same time, waiting for one another is part of each one's
-    seconds. None if not known.
-    - build_when: "measured" where build_s was measured with the candidates, "now" where it was
-    measured for this plan; None if not known.
+    - build_s: elapsed seconds to pack weights and to generate and compile kernels. If several
+    layers are built at the same time, each one's seconds include waiting for the others. None if
+    not known.
+    - build_when: "measured" if build_s was measured with the candidates, "now" if it was measured
+    for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
-    - device_bytes: packed weights and code on the device; None if not known.
-    - Of a profiled step: median_us, p25_us, p75_us and share, in place of the search's times; the
+    - device_bytes: size of packed weights and code on the device; None if not known.
+    - For a profiled step: median_us, p25_us, p75_us and share, replacing the search's times; the
     search's dense time and speed-up are left out.
-    - Of a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
+    - For a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
     speedup (over the best dense algorithm), speedup_reason (why the best dense algorithm was not
-    taken where it is faster alone, else "") and candidates (one dict for each candidate, with the
-    candidate's times or the reason for its exclusion).
-    - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
-    best_dense_us counts the time that a library takes for the layer within a part, where known.
+    taken if it is faster by itself, otherwise "") and candidates (one dict for each candidate, with
+    the candidate's times or the reason for its exclusion).
+    - For a layer of a part: best_dense_us and the candidates that compute the layer by itself.
+    best_dense_us includes the time that a library takes for the layer within a part, if known.
 
     notes: sentences for the user.
     warnings: the notes about something unexpected, such as layers on the host, times that scatter,
     or a plan that was made elsewhere.
 
-    end_to_end_us: microseconds of one execution, with inputs and outputs on the device.
+    end_to_end_us: microseconds of one execution between buffers on the device.
     end_to_end_cached: whether end_to_end_us was read from the cache.
 
-    plans: where the measured choice was compared with baseline plans, one dict for each plan with
-    the keys plan, median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to
-    the plan taken, within noise).
+    plans: if the measured choice was compared with baseline plans, one dict for each plan with the
+    keys plan, median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the
+    plan taken, within noise).
 
-    shares: the shares of one execution's time, where all steps and the whole execution have times.
-    The time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
+    shares: the shares of one execution's time, if all steps and the whole execution have times. The
+    time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
     library's name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and
-    copies to and from the host. A share is the sum of the medians of its steps, each timed alone
-    with warm caches, divided by the time from end to end. Where the medians of all steps add up to
-    more than that time, the divisor is their sum, and nothing is BETWEEN. A share of 0 is left out.
+    copies to and from the host. A share is the sum of the medians of its steps, each timed
+    separately with warm caches, divided by the time from end to end. If the medians of all steps
+    add up to more than that time, the divisor is their sum, and nothing is BETWEEN. A share of 0 is
+    left out.
 
-    call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the host's
-    clock.
+    call_us: microseconds of a call with NumPy arrays by the host's clock, if the plan was profiled.
 
-    accuracy: the error on the calibration inputs, where the plan was compared with float64.
+    accuracy: the error on the calibration inputs, if the plan was compared with float64.
 
-    memory: how much memory weights and activations take, where layers are computed on bits and the
-    plan has been called.
+    memory: the memory of weights and activations, if layers are computed on bits and the plan has
+    been called.
     """
 
     device: str
@@ -101,23 +101,29 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, summed over the layers whose seconds are known,
-        although layers may have been prepared at the same time; None where the seconds of no layer
-        are known."""
+        """Total seconds that preparing the layers took; None if not known.
+
+        It is the sum over the layers whose seconds are known, although layers may have been
+        prepared at the same time.
+        """
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
     @property
     def device_bytes(self) -> int | None:
-        """Bytes of the layers' packed weights and code, where they are known; memory that several
-        layers share counts for each layer."""
+        """Bytes of packed weights and code, if known.
+
+        Memory that several layers share counts for each layer.
+        """
         known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
         return sum(known) if known else None
 
     @property
     def build_line(self) -> str:
-        """A line such as 'built in 3.41 s when measured, 31.4 MiB on the device'; "" where no build
-        time is known."""
+        """A line on the build time; "" if it is not known.
+
+        An example is 'built in 3.41 s when measured, 31.4 MiB on the device'.
+        """
         if self.build_s is None:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
@@ -132,10 +138,13 @@ class Report:
 
     @property
     def zeros_line(self) -> str:
-        """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
-        us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us'. The line leaves out times that were not measured. The line is "" for a
-        network without zeros."""
+        """A line on the layers in which zeros are skipped.
+
+        An example is 'zeros are skipped in 34 of 53 layers with weights: by themselves these take
+        12.3 us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense
+        algorithms only 52.0 us'. Times that were not measured are left out. "" for a network
+        without zeros.
+        """
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > zeros.FEW_ZEROS for row in weighted):
@@ -146,8 +155,8 @@ class Report:
             return text
         dense = sum(row["best_dense_us"] for row in sparse)
         taken = sum(row["best_dense_us"] / row["speedup"] for row in sparse)
-        text += (f": alone these take {duration_text(taken)}, with the best dense algorithms "
-                 f"{duration_text(dense)}")
+        text += (f": by themselves these take {duration_text(taken)}, with the best dense "
+                 f"algorithms {duration_text(dense)}")
         medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
         if self.compared_us is not None and medians and medians[0] is not None:
             text += (f"; the network takes {duration_text(self.compared_us)}, with {DENSE_ONLY} "
@@ -156,34 +165,45 @@ class Report:
 
     @property
     def compared_us(self) -> float | None:
-        """Microseconds of one execution, as it was timed beside other plans where there are
-        any."""
+        """Microseconds of one execution.
+
+        If other plans were timed, this is the time measured together with them.
+        """
         return next((row["median_us"] for row in self.plans
                      if row["is_taken"] and row["median_us"]), self.end_to_end_us)
 
     @property
     def zeros_lines(self) -> list[str]:
-        """The zeros_line, a line on layers whose weights are all zero, and a line with the reason
-        for each kind of layer whose zeros are not skipped."""
+        """The lines on zeros.
+
+        These are zeros_line, a line on layers whose weights are all zero, and a line with the
+        reason for each kind of layer whose zeros are not skipped.
+        """
         if not self.zeros_line:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
         return [self.zeros_line,
-                *([f"{counted(empty, 'layer')} without any weight left: only what bias, activation "
-                   "and sums make of zeros is computed"] if empty else []),
+                *([f"the weights of {counted(empty, 'layer')} are all zero: only the effect of "
+                   "bias, activation and sums is computed"] if empty else []),
                 *zeros.reason_lines(self.rows)]
 
     @property
     def forms_line(self) -> str:
-        """A line that says which layers are computed on bits, and why other layers are not; ""
-        where no layer has inputs or weights that are signs."""
+        """A line on the layers computed on bits.
+
+        It says why other layers are not.
+
+        "" if no layer has inputs or weights that are signs.
+        """
         return forms_line(LayerForm(**row["form"]) for row in self.rows
                           if row.get("form"))
 
     @property
     def shares_line(self) -> str:
-        """A line such as 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers';
-        "" where the shares are not known."""
+        """A line on the shares of the end-to-end time; "" if they are not known.
+
+        An example is 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers'.
+        """
         if not self.shares or self.end_to_end_us is None:
             return ""
         parts = [f"{share:.0%} {name}" if share >= 0.005 else f"less than 1% {name}"
@@ -192,9 +212,12 @@ class Report:
 
     @property
     def call_line(self) -> str:
-        """A line such as 'a call with NumPy arrays takes 210.0 us, 146.0 us more than its kernels:
-        checks, copies and launches'; "" where no call was timed. Where the clock gave the call less
-        time than one execution, the line does not compare them."""
+        """A line on the time of a call; "" if no call was timed.
+
+        An example is 'a call with NumPy arrays takes 210.0 us, 146.0 us more than its kernels:
+        checks, copies and launches'. If the measured time of the call is shorter than that of one
+        execution, the line does not compare them.
+        """
         if self.call_us is None or self.end_to_end_us is None:
             return ""
         text = f"a call with NumPy arrays takes {duration_text(self.call_us)}"
@@ -203,7 +226,7 @@ class Report:
             f"{text}, {duration_text(more)} more than its kernels: checks, copies and launches")
 
     def __repr__(self) -> str:
-        """Return one line, since a notebook or a prompt may show it; str() has the layers."""
+        """Return one line, as shown by a prompt; str() has the layers."""
         time = "" if self.end_to_end_us is None else f", {duration_text(self.end_to_end_us)}"
         return (f"<Report of {counted(len(self.rows), 'step')} on {self.device}, batch "
                 f"{self.batch}{time}; print() shows it>")
@@ -216,7 +239,10 @@ class Report:
 
     @property
     def table(self) -> Table:
-        """The table of layers, with times where all steps and the whole execution have times."""
+        """The table of layers.
+
+        It has times if all steps and the whole execution have them.
+        """
         headings, rows = layer_table(self.rows)
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
         keys = ["layer", "problem", "algorithm", "config"] + (["time", "share"] if timed else [])
@@ -224,8 +250,10 @@ class Report:
 
     @property
     def facts(self) -> list[str]:
-        """Sentences on shares of the time, calls, zeros, bits, memory and building, as far as these
-        are known."""
+        """Sentences on times, zeros, bits, memory and build.
+
+        Only what is known is included.
+        """
         memory_line = "" if self.memory is None else f"memory: {self.memory}"
         return [line for line in (self.shares_line, self.call_line, *self.zeros_lines,
                                   self.forms_line, memory_line, self.build_line) if line]
@@ -243,7 +271,7 @@ class Report:
         widths = {key: max(len(row[key]) for row in (headings, *rows)) for key in headings}
         text = ["  ".join(row[key].ljust(width) for key, width in widths.items())
                 for row in (headings, *rows)]
-        # names may come from strangers, and must not control the terminal
+        # names may come from untrusted sources, and must not control the terminal
         return "\n".join(map(one_line, [*text, *self.lines]))
 
 
@@ -252,9 +280,9 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Return the report of a program.
 
-    timings: the times of the program's steps, where they were profiled.
+    timings: the times of the program's steps, if they were profiled.
     end_to_end: the time of one execution.
-    builds: the cost of preparing each step for this plan, where the steps were prepared.
+    builds: the cost of preparing each step for this plan, if the steps were prepared.
     """
     program, accuracy = planned.program, planned.accuracy
     library = _library_times(program, timings)
@@ -269,7 +297,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
             if "best_dense_us" in row:
-                # the search's times are of another kind than those of a profile, which has the
+                # the search's times are not comparable with those of a profile, which has the
                 # library's times of the layers of parts
                 row["best_dense_us"] = timing.median_us if step.part else None
             if "speedup" in row:
@@ -291,8 +319,10 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],
             end_to_end_us: float) -> dict[str, float]:
-    """Return the shares of a report, from the medians of the rows; {} where some medians are
-    missing."""
+    """Return a report's shares from the rows' medians.
+
+    {} if a median is missing.
+    """
     if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
@@ -305,7 +335,7 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 
 
 def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
-    """Return the microseconds that a library takes for layers within its parts, where known.
+    """Return a library's microseconds for layers of parts, if known.
 
     In `within`, 0 may mean that the time counts for another layer.
     """
@@ -359,8 +389,11 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Return the columns about preparing a step. A step that was measured has the seconds from its
-    measurement, since its kernels come from the cache now."""
+    """Return the columns about preparing a step.
+
+    A step that was measured has the seconds from its measurement, because its kernels come from the
+    cache now.
+    """
     taken = _taken(step)
     if taken is not None and taken.measured.build_s is not None:
         return {"build_when": "measured",
@@ -372,16 +405,20 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
 
 
 def _taken(step: Step) -> Candidate | None:
-    """Return the candidate that computes a step; None for a layer that a part computes, and where
-    nothing was measured."""
+    """Return the candidate that computes a step.
+
+    None for a layer that a part computes, and if nothing was measured.
+    """
     return None if step.part or not step.candidates else step.candidate_of(step.candidates)
 
 
 def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
-    """Return the columns of a step whose candidates were measured, with the times of the tuner.
-    A layer that a part computes has the candidates that compute it alone.
+    """Return the columns of a step whose candidates were measured.
 
-    library_us: the time that a library takes for the step's layers within a part.
+    The times are the tuner's. A layer that a part computes has the candidates that compute it by
+    itself.
+
+    library_us: time that a library takes for the step's layers within a part.
     """
     taken = _taken(step)
 
@@ -409,7 +446,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     reason = ""
     if comparable and dense < taken.cost:
         reason = (why_other(best_dense) if best_dense and alone == dense else
-                  f"{duration_text(dense)} within a library's run of several layers against "
+                  f"{duration_text(dense)} within a library's call for several layers against "
                   f"{duration_text(taken.cost)} alone")
     times = {name: 0.0 if step.in_place and name != "error" else getattr(taken.measured, name)
              for name in _TIMES}
@@ -430,8 +467,10 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
 
 
 def _without_code(program: Program, device: Device) -> list[str]:
-    """Return a line on what the missing generator of code would bring; none where it is there, or
-    where too few weights are zero."""
+    """Return a line on the effect of missing generated code.
+
+    The list is empty if the generator is installed, or if too few weights are zero.
+    """
     pruned = sum(layer.op == "conv2d" and layer.density is not None and 0 < layer.density <= DENSEST
                  for step in program.steps for layer in step.layer.members or (step.layer,))
     if device.compiles or not pruned or (reason := native.absent()) is None:
@@ -441,7 +480,7 @@ def _without_code(program: Program, device: Device) -> list[str]:
 
 
 def _where(program: Program, device: Device) -> str:
-    """Return the note on where the network's layers and the changes of layout run."""
+    """Return the note on where layers and conversions run."""
     host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
@@ -457,7 +496,7 @@ def _where(program: Program, device: Device) -> str:
 
 
 def _layer_count(step: Step) -> int:
-    """Return the number of layers of the network that a step computes."""
+    """Return how many network layers a step computes."""
     if step.layer.members:
         return len(step.shown)
     return 0 if step.layer.inserted else len(step.layer.covers) or 1

@@ -1,4 +1,4 @@
-"""The summary of a network that `gossamer inspect` prints: a row for each node."""
+"""The summary of a network that `gossamer inspect` prints."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ class SummaryRow:
 
 
 def summarise(static: StaticGraph) -> list[SummaryRow]:
-    """Return a row for each node in order, at the graph's batch size. A constant that several
-    nodes read counts for the first of them."""
+    """Return a row for each node in order.
+
+    The batch size is the graph's.
+
+    A constant that several nodes read counts for the first of them.
+    """
     counted: set[str] = set()
     flops = flops_by_node(static)
     rows = []
@@ -52,9 +56,13 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Return the LayerForm of each convolution and each product with weights, by the node's name.
+    """Return each weighted layer's LayerForm, by node name.
+
+    The layers are convolutions and products with weights.
+
     It says whether bits, trits or floats would compute the layer, as far as this is known before a
-    plan is made."""
+    plan is made.
+    """
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if not layer.is_reshape]
     return {form.layer: form for form in forms if form is not None}

@@ -1,5 +1,8 @@
-"""Says in which layers of a plan zeros among weights are skipped, why they are not skipped in other
-layers, and below which density skipping them would be faster."""
+"""Skipped zeros in the layers of a plan.
+
+The report says in which layers zeros among weights are skipped, why they are not skipped in other
+layers, and below which density skipping them would be faster.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,27 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Density up to which a report has a line on a layer's zeros even where the plan skips none. It is
-a rule of thumb."""
+"""Density up to which a report has a line on a layer's zeros even if the plan skips none. It is a
+rule of thumb."""
 _NOT_TRIED = "not tried: "
-NOT_MEASURED = "nothing was measured, as `gossamer compile` or an effort does"
-NOT_KEPT = ("no times are known, as a saved plan keeps none: profile() measures those of the plan, "
-            "and an effort compares algorithms")
+NOT_MEASURED = "nothing was measured; `gossamer compile` or an effort does so"
+NOT_KEPT = ("a saved plan contains no times; profile() measures those of the plan, and an effort "
+            "compares algorithms")
 
 Row = Mapping[str, Any]
 """A row of a report."""
 
 
 def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
-    """Return the columns of a report's row about the zeros among a layer's weights.
+    """Return a row's columns about zeros among weights.
 
-    library_us: the time that a dense library takes for the layer within a part.
-    kind: the kind of layer in words.
-    best_sparse_us: the time of the fastest candidate that skips zeros; None where no such candidate
-    has a time.
+    kind: the kind of layer as text.
+    best_sparse_us: time of the fastest candidate that skips zeros; None if no such candidate has a
+    time.
     break_even: the result of break_even().
-    zeros_reason: why zeros are not skipped; "" where they are skipped, or where they are few.
+    zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
+
+    library_us: time that a dense library takes for the layer within a part.
     """
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)
@@ -51,14 +55,14 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
 
 
 def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
-    """Return the density below which an algorithm that skips zeros would be faster than the dense
-    algorithm, under the assumption that skipping zeros takes a time proportional to the number of
-    nonzeros. Return None where a time is not known.
+    """Return the density below which skipping zeros would be faster.
 
-    density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
-    microseconds. Because a part of the time does not depend on the number of nonzeros, the true
-    density is lower than the returned density where sparse_us exceeds dense_us, and higher
-    otherwise.
+    It is compared with the dense algorithm, assuming that skipping zeros takes a time proportional
+    to the number of nonzeros. None if a time is not known.
+
+    density: share of nonzero weights with which the algorithm that skips zeros took sparse_us
+    microseconds. Because part of the time does not depend on the number of nonzeros, the true
+    density is lower than the returned one if sparse_us exceeds dense_us, and otherwise higher.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None
@@ -66,7 +70,10 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
 
 def reason_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line with the reason for each kind of layer whose zeros are not skipped."""
+    """Return a line per kind of layer with unskipped zeros.
+
+    It has the reasons.
+    """
     kinds: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row.get("zeros_reason"):
@@ -77,31 +84,33 @@ def reason_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def break_even_line(rows: Sequence[Row]) -> str:
-    """Return what the column of break-even densities means; "" where the column is empty."""
+    """Return the meaning of the break-even column; "" if the column is empty."""
     if all(row.get("break_even") is None for row in rows):
         return ""
-    return ("zeros win below: an estimate, as if the time of the algorithm that skips zeros fell "
-            "with their number alone; the true density is lower where it lost, higher where it won")
+    return ("zeros win below: an estimate for a time proportional to the number of nonzeros; the "
+            "true density is lower where skipping zeros lost, higher where it won")
 
 
 _SLOWER = "the best algorithm that skips them"
-_FASTER = "what skips them is faster alone, but the plan is faster without"
+_FASTER = "an algorithm that skips them is faster by itself, but slower in the plan"
 
 
 def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
-    """Return why a layer with zeros has a dense algorithm. The text has no numbers of this layer,
-    so that layers with the same reason share one line."""
+    """Return why a layer with zeros has a dense algorithm.
+
+    The text has no numbers of this layer, so that layers with the same reason share one line.
+    """
     if math.isfinite(sparse_us) and math.isfinite(dense_us):
         return _SLOWER if sparse_us >= dense_us else _FASTER
     names = {algorithm.name for algorithm in OPS[step.layer.op].algorithms if not algorithm.dense}
     reasons = {name: reason for name, reason in step.rejected.items() if name in names}
     if any(reason.startswith(_NOT_TRIED) for reason in reasons.values()):
-        return "what skips them was not tried, as it is expected to be slower"
+        return "algorithms that skip them were not tried, as their estimates are slower"
     comes_later = any(reason.startswith("comes after ") for reason in reasons.values())
     if names and not step.candidates and (comes_later or not reasons):
         return NOT_MEASURED
     if names and not reasons:
-        return "what skips them was not tried"
+        return "algorithms that skip them were not tried"
     texts: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         texts.setdefault(reason, []).append(name)
@@ -110,8 +119,11 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 
 def _comparison(group: Sequence[Row]) -> str:
-    """Return a text with the ratios of the fastest time with zeros skipped to the fastest dense
-    time; "" where zeros are not skipped for another reason than time."""
+    """Return text with the ratios of sparse to dense times.
+
+    Each compares the fastest time with zeros skipped with the fastest dense time; "" if zeros are
+    not skipped for another reason than time.
+    """
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]
@@ -133,7 +145,10 @@ def _span(low: str, high: str) -> str:
 
 
 def _kind(problem: Problem) -> str:
-    """Return the kind of a layer in words that an s makes plural, such as '3x3 convolution'."""
+    """Return a layer's kind, such as '3x3 convolution'.
+
+    Its plural has an s.
+    """
     if not isinstance(problem, Conv2dProblem):
         return "product" if problem.op == "gemm" else "layer"
     size = "x".join(map(str, problem.kernel))

@@ -1,1 +1,1 @@
-"""Runs plans: buffers, memory, captured graphs, inputs and outputs."""
+"""Execution of plans: buffers, memory, captured graphs, inputs and outputs."""

@@ -1,4 +1,4 @@
-"""The arrays of callers: checks of inputs, copies of outputs, and arrays of other libraries."""
+"""The arrays of callers: input checks, output copies, and other libraries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from gossamer.tensor import AXES, BFLOAT16, TensorSpec
 
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the inputs in the graph's order. Callers give the inputs by position, by name, or as
-    one mapping of names to arrays. Raises InputError for names of no input, and where an input is
-    missing."""
+    """Return the inputs in the graph's order.
+
+    Callers pass the inputs by position, by name, or as one mapping of names to arrays. Raises
+    InputError for unknown names and missing inputs.
+    """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {**inputs[0], **named}
         inputs = ()
@@ -38,10 +40,12 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the inputs of a call as views in the layout and dtype that the plan accepts. For an
-    input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last, become
-    views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError where an input
-    of the plan is bfloat16 and the array has another dtype."""
+    """Return views of inputs in the plan's layout and dtype.
+
+    For an input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last,
+    become views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError if an
+    input of the plan is bfloat16 and the array has another dtype.
+    """
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
             array = _bits(info.name, array)
@@ -56,26 +60,29 @@ def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _bits(name: str, array: Any) -> Any:
-    """Return a view of the bits of an array of bfloat16; an array of bits is returned as it is."""
+    """Return a view of the bits of a bfloat16 array; an array of bits is unchanged."""
     dtype = _dtype_name(getattr(array, "dtype", type(array).__name__))
     if dtype == BFLOAT16:
         return array.view(sys.modules[library(array)].uint16
                           if library(array) == "torch" else np.uint16)
     if dtype != "uint16":
         raise InputError(f"input {quoted(name)} has dtype {dtype}, expected {BFLOAT16}, or uint16 "
-                         "that holds its bits")
+                         "with its bits")
     return array
 
 
 def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
-    """Return whether a shape is as expected, where None stands for any size."""
+    """Return whether a shape matches; None matches any size."""
     return len(shape) == len(expected) and all(
         size in (None, given) for size, given in zip(expected, shape, strict=True))
 
 
 def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> int:
-    """Return the batch size of the inputs. Raises InputError where they do not fit the graph's
-    inputs. given: the caller's arrays, where the inputs were made of them."""
+    """Return the batch size of the inputs.
+
+    Raises InputError if they do not fit the graph's inputs. given: the caller's arrays, if the
+    inputs were made from them.
+    """
     batch: int | None = None
     for info, array, own in zip(graph.inputs, inputs, given or inputs, strict=True):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
@@ -84,7 +91,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> 
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
                              f"expected {_shape_text(info.shape)}")
-        # the dtype's name is used last, since making the name takes longer than all other checks
+        # the dtype's name is used last, because making it takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
             convert = (f".to(torch.{info.dtype})" if library(own) == "torch" else
                        f".astype({info.dtype!r})")
@@ -105,15 +112,20 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 def on_device(device: Device, graph: Graph, inputs: Sequence[Any],
               stream: Any) -> list[DeviceArray]:
-    """Return a graph's inputs on a device as arrays of the device. stream: the stream that reads
-    the inputs."""
+    """Return a graph's inputs on a device as DeviceArrays.
+
+    stream: the stream that reads the inputs.
+    """
     return [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
             for info, array in zip(graph.inputs, inputs, strict=True)]
 
 
 def new_outputs(device: Device, graph: Graph, specs: Sequence[TensorSpec],
                 stream: Any) -> list[DeviceArray]:
-    """Return new arrays on a device for a graph's outputs. specs: what each output holds."""
+    """Return new arrays on a device for a graph's outputs.
+
+    specs: the spec of each output.
+    """
     return [device.empty_array(spec, f"output {info.name!r}", stream)
             for info, spec in zip(graph.outputs, specs, strict=True)]
 
@@ -124,18 +136,18 @@ def buffers_of(arrays: Sequence[DeviceArray]) -> list[Buffer]:
 
 
 def several(out: Any) -> tuple[Any, ...]:
-    """Return the arrays that a caller gives for outputs, of which one may be given alone."""
+    """Return the arrays that a caller passes for outputs; one may be passed alone."""
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def given_outputs(name: str, infos: Sequence[ValueInfo], out: Any,
                   expected: Sequence[tuple[Sequence[int], Any]]) -> tuple[Any, ...]:
-    """Return the arrays that a caller gives for the outputs of a network.
+    """Return the arrays that a caller passes for outputs.
 
     name: the network's name.
     expected: shape and dtype of each output.
 
-    Raises InputError where their number, a shape or a dtype is wrong.
+    Raises InputError if their number, a shape or a dtype is wrong.
     """
     outputs = several(out)
     if len(outputs) != len(infos):
@@ -158,40 +170,48 @@ def _dtype_name(dtype: Any) -> str:
 
 def fill(name: str, infos: Sequence[ValueInfo], out: Any,
          results: Sequence[Any]) -> tuple[Any, ...]:
-    """Copy the results of a network into the caller's arrays and return the arrays. Raises
-    InputError as given_outputs() does, and where an array cannot be written."""
+    """Copy a network's results into the caller's arrays.
+
+    Raises InputError as given_outputs() does, and if an array is not writable.
+    """
     outputs = given_outputs(name, infos, out, [(array.shape, array.dtype) for array in results])
     for info, array in zip(infos, outputs, strict=True):
         if library(array) == "jax" or not getattr(getattr(array, "flags", None), "writeable", True):
-            raise InputError(f"out for {info.name!r} is {kind_of(array)} that cannot be written; "
-                             "give one that can, or leave out away")
+            raise InputError(f"out for {info.name!r} is {kind_of(array)} that is not writable; "
+                             "give a writable one, or omit out")
     for array, result in zip(outputs, results, strict=True):
         array[...] = result
     return outputs
 
 
 def is_foreign(array: Any) -> bool:
-    """Whether an array is of a library other than NumPy that supports DLPack."""
+    """Return whether an array of another library supports DLPack."""
     return not isinstance(array, np.ndarray) and (
         hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
 
 
 def are_on(device: Device, inputs: Sequence[Any]) -> bool:
-    """Whether the inputs of a call are arrays of another library on a device, as the first is."""
+    """Return whether a call's inputs are arrays on a device.
+
+    They belong to another library.
+
+    The first input decides.
+    """
     return bool(inputs) and is_foreign(inputs[0]) and device.holds(inputs[0])
 
 
 def on_host(array: Any) -> np.ndarray:
-    """Return an array in host memory as a NumPy array over the same memory.
+    """Return a host array of any library as NumPy array.
 
-    Raises InputError where the array does not lie in host memory, or is a tensor that requires a
-    gradient.
+    It has the same memory.
+
+    Raises InputError if the array is not in host memory, or is a tensor that requires a gradient.
     """
     if not is_foreign(array):
         return array
     if getattr(array, "requires_grad", False):
         raise InputError("an input is a tensor that requires a gradient, which a plan does not "
-                         "compute; give x.detach()")
+                         "compute; pass x.detach()")
     try:
         return np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -200,8 +220,10 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether the dtype `target` can represent every number of the dtype `source`. source, target:
-    the names of the dtypes."""
+    """Return whether conversion from one dtype to another is lossless.
+
+    source, target: the names of the dtypes.
+    """
     if source == "bfloat16":
         return target in ("float32", "float64")
     try:
@@ -211,9 +233,11 @@ def is_lossless(source: str, target: str) -> bool:
 
 
 def as_taken(array: Any, dtype: str) -> Any:
-    """Return an array on a device in the dtype and order that a network accepts. Where the array
-    has other strides, or a dtype that converts without loss, the array's library converts the array
-    in one kernel. An array that cannot be accepted is returned as it is."""
+    """Return a device array in the network's dtype and order.
+
+    If the array has other strides, or a dtype that converts without loss, its library converts it
+    in one kernel. An array that cannot be accepted is returned unchanged.
+    """
     name = library(array)
     if name == "torch" and not array.requires_grad:
         wanted = getattr(sys.modules[name], dtype)
@@ -226,8 +250,7 @@ def as_taken(array: Any, dtype: str) -> Any:
 
 
 def callers_stream(array: Any) -> Any:
-    """Return the stream on which the array's library works now; None where the library has no
-    streams."""
+    """Return the current stream of an array's library; None if it has no streams."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)
@@ -237,7 +260,10 @@ def callers_stream(array: Any) -> Any:
 
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
-    """Return a result as an array of the library of `array`, over the same memory if possible."""
+    """Return a result as an array of another array's library.
+
+    It is not copied if possible.
+    """
     name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)

@@ -1,4 +1,7 @@
-"""A call of a plan with arrays that stay the same: it is checked once, and then replayed."""
+"""Calls of a plan with fixed arrays.
+
+They are checked once and then replayed.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from gossamer.tensor import TensorSpec
 
 
 class BoundCall:
-    """A call of a plan with fixed arrays, as `Plan.bind` makes it.
+    """A call with fixed arrays, made by `Plan.bind`.
 
-    Each call reads the present contents of the inputs, writes the outputs in place, and returns the
+    Each call reads the current contents of the inputs, writes the outputs in place, and returns the
     outputs. With arrays on a CUDA device, a call queues one graph on its stream and does not wait
     for the graph. The arrays, the plan's weights and its memory live as long as this object.
 
@@ -31,7 +34,7 @@ class BoundCall:
 
     def __init__(self, graph: Graph, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
                  device: Device, replay: Callable[[], Any], stream: Any = None) -> None:
-        """stream: the stream that the caller has given, which may be closed later; or None."""
+        """stream: the caller's stream, which may be closed later; or None."""
         self.inputs = inputs
         self.outputs = single(outputs)
         self._device = device
@@ -42,20 +45,20 @@ class BoundCall:
                        if hasattr(array, "data_ptr")]
 
     def __call__(self) -> Any:
-        """Compute the outputs for the present contents of the inputs, and return them.
+        """Compute the outputs for the inputs' current contents.
 
         Raises
         ------
         InputError
-            If a bound tensor was resized or has other memory now, or the stream that was given to
-            `Plan.bind` was closed.
+            If a bound tensor was resized or its memory has changed, or the stream that was passed
+            to `Plan.bind` was closed.
         DeviceError
             If the device fails, or the process was forked after the plan was used.
         """
         self._device.check_usable()
         for name, array, address_of, address, shape in self._fixed:
             if address_of() != address or array.shape != shape:
-                raise InputError(f"{name} was resized, or has other memory, since it was bound; "
+                raise InputError(f"{name} was resized or moved to other memory after it was bound; "
                                  "bind the call again")
         if self._stream is not None:
             self._device.check_stream(self._stream)
@@ -65,10 +68,13 @@ class BoundCall:
 
 def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
          inputs: tuple[Any, ...], out: Any, stream: Any) -> BoundCall:
-    """Return the bound call of a plan. context_of: returns the context of a batch size."""
+    """Return the bound call of a plan.
+
+    context_of: returns the context of a batch size.
+    """
     if any(library(array) == "jax" for array in (*inputs, *binding.several(out))):
-        raise InputError("arrays of jax never change, so that a call with them is not bound; "
-                         "plan(x) takes them")
+        raise InputError("JAX arrays are immutable, so a call with them cannot be bound; use "
+                         "plan(x)")
     if binding.are_on(device, inputs):
         return _on_device(graph, device, context_of, inputs, out, stream)
     return _on_host(graph, device, context_of, inputs, out)
@@ -76,7 +82,7 @@ def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
 
 def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context],
                inputs: tuple[Any, ...], out: Any, given: Any) -> BoundCall:
-    """Return a bound call with arrays on the device. given: the stream that the caller gave."""
+    """Return a bound call with arrays on the device. given: the caller's stream."""
     if given is not None:
         device.check_stream(given)
     stream = binding.callers_stream(inputs[0]) if given is None else given
@@ -109,8 +115,8 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
         targets = list(map(binding.on_host, outputs))
         for info, array in zip(graph.outputs, targets, strict=True):
             if not (array.flags.c_contiguous and array.flags.writeable):
-                raise InputError(f"{_out(info)} is not contiguous, or cannot be written; give a "
-                                 "new array, or leave out away")
+                raise InputError(f"{_out(info)} is not contiguous or not writable; give a new "
+                                 "array, or omit out")
         bounds = map(np.lib.array_utils.byte_bounds, (*arrays, *targets))
         _check_disjoint(graph, [(low, high - low) for low, high in bounds])
     return BoundCall(graph, inputs, outputs, device, context.bound_on_host(arrays, targets))
@@ -129,7 +135,7 @@ def _given_outputs(graph: Graph, out: Any, specs: Sequence[TensorSpec]) -> tuple
 
 
 def _names(graph: Graph) -> list[str]:
-    """Return the names of inputs and outputs in messages."""
+    """Return the names of inputs and outputs for messages."""
     return [*(f"input {info.name!r}" for info in graph.inputs), *map(_out, graph.outputs)]
 
 
@@ -138,12 +144,14 @@ def _out(info: ValueInfo) -> str:
 
 
 def _check_disjoint(graph: Graph, spans: Sequence[tuple[int, int]]) -> None:
-    """Raise InputError where an output shares memory with an input or with another output. spans:
-    address and bytes of each input and output."""
+    """Raise InputError if outputs share memory with other arrays.
+
+    spans: address and size in bytes of each input and output.
+    """
     names = _names(graph)
     for index in range(len(graph.inputs), len(names)):
         address, nbytes = spans[index]
         for other, (other_address, other_nbytes) in zip(names[:index], spans, strict=False):
             if address < other_address + other_nbytes and other_address < address + nbytes:
-                raise InputError(f"{names[index]} shares memory with {other}; give it memory of "
-                                 "its own")
+                raise InputError(f"{names[index]} shares memory with {other}; give it separate "
+                                 "memory")

@@ -1,6 +1,6 @@
-"""Calls of a plan: arrays are checked, a context computes, and the outputs are returned.
+"""Calls of a plan: arrays are checked, computed in a context, and returned.
 
-Of some networks ONNX Runtime computes the end, from the results of the plan's program.
+For some networks ONNX Runtime computes the end from the results of the plan's program.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gossamer.plan.run.contexts import Contexts
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
-"""The most forms of calls that are known."""
+"""Largest number of known forms of calls."""
 _NUMBERS = "biufc"
-"""The values of dtype.kind of NumPy arrays of numbers."""
+"""Values of dtype.kind of numeric NumPy arrays."""
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Function that takes the inputs of a call and returns its outputs."""
@@ -47,7 +47,7 @@ class Calls:
     network: the plan's graph.
     graph: the same with inputs and outputs in the formats of callers' arrays.
     make_context: makes a context from a batch size and the stream on which the context works.
-    last_batch: the batch size of the last call that was computed; None before it.
+    last_batch: batch size of the last computed call; None before it.
     """
 
     def __init__(self, graph: Graph, device: Device,
@@ -78,7 +78,7 @@ class Calls:
 
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
-        """Return the outputs of a call that another thread makes; see `Plan.run_async`."""
+        """Return the outputs of a call made in another thread; see `Plan.run_async`."""
         # importing asyncio takes longer than importing this file with all its imports
         import asyncio
 
@@ -103,40 +103,52 @@ class Calls:
                     self.in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
-        """Return arrays for the inputs in page-locked memory; see `Plan.pinned`."""
+        """Return page-locked arrays for the inputs; see `Plan.pinned`."""
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
         return self.contexts.of(batch).first().page_locked()
 
     def check_usable(self) -> None:
-        """Raise InputError where the plan was closed, and DeviceError where the process was forked
-        after its device was opened."""
+        """Raise an error if the plan is unusable.
+
+        It is an InputError if the plan was closed, and a DeviceError if the process was forked
+        after its device was opened.
+        """
         if self._is_closed:
             raise InputError(f"{self.graph.name}: the plan is closed; make another one, or call "
                              "it before plan.close() or the end of its with block")
         self.device.check_usable()
 
     def first_context(self, batch: int) -> Context:
-        """Return the first context of a batch size, which is the last one from now on."""
+        """Return a batch size's first context.
+
+        The size becomes the last one.
+        """
         context = self.contexts.of(batch).first()
         self.last_batch = batch
         return context
 
     def close(self) -> None:
-        """Forget all contexts, whose memory is freed, and refuses further calls."""
+        """Forget all contexts, freeing their memory, and refuse further calls."""
         self._is_closed = True
         if self.contexts.all():
             self.device.synchronize()
         self.contexts.clear()
 
     def in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the inputs of a call in the order of the graph's inputs. The axes of each input
-        stay in the caller's order."""
+        """Return a call's inputs in the graph's order.
+
+        The axes of each input stay in the caller's order.
+        """
         return binding.as_called_for(self.network, binding.in_order(self.graph, inputs, named))
 
     def _keep(self, form: Hashable, computed: Compute | None) -> None:
-        """Let a function compute later calls of a form, which are not checked again. None says that
-        the form came once."""
+        """Record the function that computes a form's later calls.
+
+        They are not checked again.
+
+        None records that the form occurred once.
+        """
         if form is not None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -171,8 +183,8 @@ class Calls:
                    form: Hashable | None) -> tuple[Any, ...]:
         """Return the outputs for arrays on the device.
 
-        form: the form of the call, for which a graph is captured when it comes a second time; None
-        for a call that is always checked.
+        form: form of the call, for which a graph is captured when it occurs a second time; None for
+        a call that is always checked.
         """
         device, graph = self.device, self.graph
         current = binding.callers_stream(inputs[0])
@@ -204,16 +216,16 @@ class Calls:
             outputs = self._like(inputs[0], results)
         self.last_batch = batch
         if current is None or stream is not current:
-            # the library of the inputs does not know that this stream still reads the inputs
+            # the inputs' library does not know that this stream still reads them
             device.synchronize(stream)
         return outputs
 
     def _like(self, array: Any, results: Sequence[DeviceArray]) -> tuple[Any, ...]:
-        """Return results on the device as arrays of another array's library."""
+        """Return device results as arrays of another array's library."""
         return tuple(self.device.like(array, result) for result in results)
 
     def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
-        """Return the outputs if all of them are empty; else an empty sequence."""
+        """Return the outputs if all are empty, or nothing."""
         static = resolve(self.network, batch)
         outputs = [np.zeros(static.shapes[info.name],
                             info.returned_dtype or static.dtypes[info.name])
@@ -222,9 +234,12 @@ class Calls:
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable:
-    """Return the form of a call: everything that its checks depend on. For NumPy arrays these are
-    shapes and dtypes; for torch tensors on a CUDA device also strides, addresses, and the stream on
-    which torch works now. Return None where an array is of another kind or requires a gradient."""
+    """Return the form of a call: everything that its checks depend on.
+
+    For NumPy arrays these are shapes and dtypes; for torch tensors on a CUDA device also strides,
+    addresses, and torch's current stream. None if an array is of another kind or requires a
+    gradient.
+    """
     kind = type(arrays[0]) if arrays else None
     if kind is np.ndarray:
         if any([type(array) is not kind for array in arrays]):
@@ -244,16 +259,24 @@ def form_of(arrays: Sequence[Any]) -> Hashable:
 
 @cache
 def _handle_of() -> Callable[[int], int]:
-    """Return a function that takes the index of a device and returns the handle of torch's current
-    stream. The function makes no stream object where torch can return the handle alone."""
+    """Return the function that gets torch's current stream handle.
+
+    It takes the index of a device.
+
+    The function makes no stream object if torch can return the handle alone.
+    """
     torch = sys.modules["torch"]
     return getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
         lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
-    """Return a function that returns new tensors for a context's outputs, and their addresses.
-    like: a tensor on the context's device."""
+    """Return a function that makes new tensors for outputs.
+
+    It returns the tensors and their addresses.
+
+    like: a tensor on the context's device.
+    """
     device = context.device
     makers = [partial(sys.modules["torch"].empty_like,
                       device.like(like, device.array_in(context.buffers.of(value), spec)))
@@ -267,14 +290,16 @@ def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
 
 
 class TailCalls(Calls):
-    """The calls of one plan whose graph has a tail, the end of a network that ONNX Runtime computes
-    after the plan's program. Outputs are NumPy arrays, or lists where ONNX has sequences.
+    """Calls of a plan whose graph has a tail.
+
+    The tail is the end of a network, which ONNX Runtime computes after the plan's program. Outputs
+    are NumPy arrays, or lists if ONNX has sequences.
 
     threads: the threads of ONNX Runtime.
 
-    Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail. Raises
-    ValueError where the tail reads values that nothing makes, or where its model has another number
-    of inputs or outputs than the tail.
+    Raises UnsupportedError if ONNX Runtime is not installed or does not support the tail. Raises
+    ValueError if the tail reads values that nothing computes, or if its model has another number of
+    inputs or outputs than the tail.
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,
@@ -283,9 +308,9 @@ class TailCalls(Calls):
         taken = {info.name for info in tail.inputs}
         there = taken.union(info.name for info in graph.outputs)
         if not taken.issuperset(info.name for info in graph.inputs):
-            raise ValueError("the network reads inputs that its callers do not give")
+            raise ValueError("the network reads inputs that callers do not pass")
         if not there.issuperset(tail.reads):
-            raise ValueError("the end of the network reads what is not there")
+            raise ValueError("the end of the network reads undefined values")
         file = graph.file or graph.name
         if not onnx_model.has_runtime():
             raise UnsupportedError(f"{file}: needs ONNX Runtime: {installing('onnxruntime')}")
@@ -300,7 +325,7 @@ class TailCalls(Calls):
         computed = {info.name for info in graph.outputs}
         self._makes = [info.name for info in tail.outputs if info.name not in computed]
         if (self._session.inputs, self._session.outputs) != (len(tail.reads), len(self._makes)):
-            raise ValueError("the end of the network reads or makes other values than its model")
+            raise ValueError("the end of the network reads or writes other values than its model")
 
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None,
                  out: Any = None, stream: Any = None) -> Any:
@@ -315,7 +340,7 @@ class TailCalls(Calls):
                                 results if isinstance(results, tuple) else (results,), strict=True))
         there = {**values, **computed}
         for info in (*self.network.inputs, *self.network.outputs):
-            # callers may give and get arrays of other dtypes than the network computes with
+            # callers' arrays may have other dtypes than those with which the network computes
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:
             made = self._run([there[name] for name in self._tail.reads])
@@ -327,7 +352,7 @@ class TailCalls(Calls):
             self.graph.name, self._tail.outputs, out, outputs))
 
     def _run(self, given: list[Any]) -> list[Any]:
-        """Return what the tail makes of the values that it reads."""
+        """Return the tail's outputs for the values that it reads."""
         if all(np.size(value) for value in given if isinstance(value, np.ndarray)):
             return self._session.run(given)
         model, constants = parsed(self._tail.model.tobytes()), self._tail.constants
@@ -336,20 +361,26 @@ class TailCalls(Calls):
         return run_empty(model, values, given, self._session, fatal)
 
     def error(self, what: str) -> InputError:
-        """Return the error of a call that is not possible where the data decide shapes. what:
-        words for the call, such as "be bound"."""
+        """Return the error of an impossible call.
+
+        Data-dependent shapes make it impossible.
+
+        what: text for the call, such as "be bound".
+        """
         return InputError(f"{self.graph.name} cannot {what}: {self._source} and what follows it "
-                          "have shapes that the data decide; call the plan with arrays")
+                          "have data-dependent shapes; call the plan with arrays")
 
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
-    """Return an input of a network as ONNX Runtime accepts it. Raises InputError for numbers where
-    texts are expected, and for texts where numbers are expected."""
+    """Return an input as ONNX Runtime accepts it.
+
+    Raises InputError for numbers if strings are expected, and the reverse.
+    """
     if info.dtype == "string":
         array = np.asarray(value)
         if array.dtype.kind not in "OUS":
             raise InputError(f"input {quoted(info.name)} is an array of {array.dtype}, expected "
-                             "texts")
+                             "strings")
         return array.astype(object)
     try:
         np.dtype(info.dtype)

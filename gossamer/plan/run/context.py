@@ -1,4 +1,7 @@
-"""One running instance of a plan at one batch size: its buffers, workspace and captured graph."""
+"""A running instance of a plan at one batch size.
+
+It has buffers, a workspace and a captured graph.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers, of_l
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
-"""The most random numbers that are drawn for an input; a larger input repeats them."""
+"""Largest number of random values drawn for an input; a larger input repeats them."""
 
 _REPEATS = 10
-"""How often each step is timed; the whole execution is timed twice as often."""
+"""Number of samples of each step; the whole execution has twice as many."""
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
@@ -44,17 +47,17 @@ Replay = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def single(outputs: Sequence[Any]) -> Any:
-    """Return the outputs as callers get them: the only output itself, or a tuple of several."""
+    """Return the only output, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class Context:
-    """The memory of one execution: everything that the execution writes, and its captured graph.
+    """The memory of one execution: all that it writes, and its captured graph.
 
-    A context serves one execution at a time, so that each thread, batch size and stream needs a
-    context of its own.
+    A context serves one execution at a time, so that each thread, batch size and stream needs its
+    own context.
 
-    graph: the network, which gives the order of inputs and outputs; an output may come twice.
+    graph: the network, which defines the order of inputs and outputs; an output may occur twice.
     stream: the stream on which run() works.
     inputs, outputs: the values of the network's inputs and outputs, in order.
     input_specs, output_specs: shape, dtype and layout of these values.
@@ -86,27 +89,26 @@ class Context:
 
     @cached_property
     def _views(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The host's memory of the inputs and outputs as arrays."""
+        """The host memory of the inputs and outputs as arrays."""
         return ([*map(host_array, self._inputs, self.input_specs)],
                 [host_array(buffer, spec.shape, spec.stored_dtype)
                  for buffer, spec in zip(self._outputs, self.output_specs, strict=True)])
 
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
-        """Arrays for the inputs in page-locked memory, zeros at first."""
+        """Arrays for the inputs in page-locked memory, initially zeros."""
         return self.page_locked()
 
     def page_locked(self) -> tuple[np.ndarray, ...]:
-        """Return new arrays for the inputs in page-locked memory, which are zeros."""
+        """Return new page-locked arrays of zeros for the inputs."""
         return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
                      for spec in self.input_specs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs by name for NumPy inputs by name, with one copy to the device and one
-        copy back.
+        """Return the outputs by name for NumPy inputs by name.
 
-        Raises InputError where an input is missing, or where its shape or dtype is not the shape or
-        dtype that this context's program accepts.
+        The arrays are copied to the device and back. Raises InputError if an input is missing, or
+        if its shape or dtype is not that of this context's program.
         """
         self.device.check_usable()
         arrays = in_order(self.graph, (), inputs)
@@ -122,8 +124,8 @@ class Context:
                 graph: Transfer | None = None) -> Sequence[np.ndarray]:
         """Return the outputs, in order, for NumPy arrays.
 
-        arrays: the inputs in order, which were checked before: they have the inputs' shapes, and
-        dtypes that convert to the inputs' dtypes.
+        arrays: the inputs in order, already checked: they have the inputs' shapes, and dtypes that
+        convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
         graph: queues an execution on these arrays and results.
         """
@@ -134,8 +136,10 @@ class Context:
             return self._begun(arrays, results, graph)()
 
     def begin(self, arrays: Sequence[np.ndarray], computing: Any = None) -> Finish:
-        """Queue an execution, and return a function that waits for the execution and returns the
-        outputs as compute() does. The function has to be called before the next execution begins.
+        """Queue an execution, and return a function for its outputs.
+
+        The function waits for the outputs and returns them as compute() does. It has to be called
+        before the next execution begins.
 
         computing: a stream on which several contexts compute one after another, for large inputs
         and outputs: one context then computes while another copies. Contexts that compute at the
@@ -153,8 +157,11 @@ class Context:
 
     def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
                graph: Transfer | None = None, computing: Any = None) -> Finish:
-        """Queue an execution; the caller holds the lock. For new results a graph of the copies and
-        steps is captured when kernels are loaded, and replayed from then on."""
+        """Queue an execution; the caller holds the lock.
+
+        For new results a graph of the copies and steps is captured once the kernels are loaded, and
+        replayed from then on.
+        """
         self._follow(self.stream)
         shows = debug.level() >= 2
         if results is None:
@@ -173,8 +180,10 @@ class Context:
 
     def bound_on_host(self, arrays: Sequence[np.ndarray],
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
-        """Return a function that computes results as compute() does, for the present contents of
-        arrays that stay the same."""
+        """Return a function that computes with fixed host arrays.
+
+        It reads their current contents. compute() says what the arrays have to be.
+        """
         graph = None
         if not self.device.compiles and self._whole is None and debug.level() < 2:
             return partial(self._in_memory, arrays, results)
@@ -188,7 +197,7 @@ class Context:
         return partial(self.compute, arrays, results, graph)
 
     def _in_memory(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
-        """Fill the results that the host computes, with nothing left to check."""
+        """Compute results on the host without any checks."""
         given, made = self._views
         with self._lock:
             for own, array in zip(given, arrays, strict=True):
@@ -199,8 +208,10 @@ class Context:
 
     def run_on_device(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                       stream: Any) -> None:
-        """Execute the program on arrays in the device's memory, in the stream's order. Each input
-        and output costs one copy within the device."""
+        """Execute the program on device arrays, in stream order.
+
+        Each input and output costs one copy within the device.
+        """
         self.device.check_usable()
         with self._lock:
             self._follow(stream)
@@ -212,8 +223,10 @@ class Context:
 
     def bound(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
               stream: Any) -> Callable[[], Any]:
-        """Return a function that executes the program on the stream. It reads the inputs and
-        writes the outputs in place in the device's memory."""
+        """Return a function that executes the program on the stream.
+
+        It reads the inputs and writes the outputs in place in the device's memory.
+        """
         if not self.steps.can_be_captured or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
@@ -232,9 +245,11 @@ class Context:
 
     def replayed(self, inputs: Sequence[Buffer], stream: Any,
                  new_outputs: Callable[[], NewOutputs]) -> Replay | None:
-        """Return a function that takes arrays over these inputs, executes the program by a graph
-        that reads them in place, and returns new outputs, each of which costs one copy within the
-        device. Return None where no such graph can be captured, as before the kernels are loaded.
+        """Return a function that replays a graph on these inputs.
+
+        The graph reads the inputs in place. The function returns new outputs, each of which costs
+        one copy within the device. None if no such graph can be captured, as before the kernels are
+        loaded.
 
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
         call are made while the device computes.
@@ -259,7 +274,7 @@ class Context:
                 try:
                     next_outputs = new_outputs()
                 except RuntimeError:
-                    # too little memory is free now: the next call tries to allocate again
+                    # too little memory is free now; the next call tries to allocate again
                     return outputs
                 graph.copy_to(next_outputs[1])
             return outputs
@@ -272,15 +287,17 @@ class Context:
                 for array, spec in zip(arrays, self.input_specs, strict=True)]
 
     def _follow(self, stream: Any) -> None:
-        """Make the stream wait for the last stream that used these buffers."""
+        """Make the stream wait for the buffers' last stream."""
         if self.last_stream is not stream and self.last_stream != stream:
             self.device.wait(stream, self.last_stream)
         self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
-        """Queue all steps on the present contents of the buffers. The first execution loads
-        kernels. If the device has graphs and no step runs on the host, the second execution is
-        captured as a graph, and this graph is replayed from then on."""
+        """Queue all steps on the current contents of the buffers.
+
+        The first execution loads kernels. If the device has graphs and no step runs on the host,
+        the second execution is captured as a graph, which is replayed from then on.
+        """
         if self._graph is not None:
             self._graph(stream)
             return
@@ -292,20 +309,23 @@ class Context:
         self._executions += 1
 
     def profile(self) -> list[Timing]:
-        """Return the time of every step that reports show; see PreparedSteps.profile."""
+        """Return the time of every step in reports; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
             self._load(None)
             return self.steps.profile(_REPEATS)
 
     def end_to_end(self) -> Timing:
-        """Return the time of one execution, with inputs and outputs on the device."""
+        """Return the time of one execution between device buffers."""
         with self._lock:
             return interleave([self.ready()], repeats=2 * _REPEATS, sample_us=2e4)[0]
 
     def ready(self) -> Task:
-        """Return one execution as a task to be timed, after two executions that load the kernels
-        and capture the graph. No other code may use the context while the task is timed."""
+        """Return one execution as a task to be timed.
+
+        Two executions before it load the kernels and capture the graph. No other code may use the
+        context while the task is timed.
+        """
         self._follow(None)
         self._load(None)
         self.execute()
@@ -313,7 +333,10 @@ class Context:
         return Task(self.device, self.execute, captured=False)
 
     def _load(self, stream: Any) -> None:
-        """Load the kernels by an execution on random numbers, where nothing was executed yet."""
+        """Load the kernels by an execution on random numbers.
+
+        Nothing is done if an execution has loaded them.
+        """
         if self._executions:
             return
         for buffer, spec in zip(self._inputs, self.input_specs, strict=True):
@@ -327,7 +350,7 @@ class Context:
     def _run(self, stream: Any, computing: Any = None) -> None:
         """Execute the steps in a stream's order.
 
-        computing: the stream that executes the steps in place of this stream, which has the copies
+        computing: the stream that executes the steps instead of this stream, which has the copies
         before and after them.
         """
         if computing is not None:
@@ -342,10 +365,12 @@ class Context:
 
 
 def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] | None:
-    """Return the function with which ONNX Runtime computes a program that is one part on the host:
-    it takes the inputs in order and returns new outputs, and raises InputError where they cannot be
-    computed. Return None for another program, and where the part reads other values than the
-    program's inputs or does not write all its outputs."""
+    """Return ONNX Runtime's function for a whole program, or None.
+
+    The program has to be one part on the host. The function takes the inputs in order and returns
+    new outputs, and raises InputError if they cannot be computed. None for other programs, and if
+    the part reads values other than the program's inputs or does not write all its outputs.
+    """
     program, states = context.program, context.steps.states
     if context.device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):
         return None

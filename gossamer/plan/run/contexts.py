@@ -15,22 +15,24 @@ from gossamer.errors import OutOfMemoryError
 from gossamer.plan.run.context import Context
 
 _SHARE = 16
-"""The contexts that are kept take at most this part of the device's memory, 1 / _SHARE."""
+"""Kept contexts take at most 1 / _SHARE of the device's memory."""
 _STEP_BYTES = 2**14
-"""About the bytes of host memory that a context takes for each step."""
+"""Approximate bytes of host memory of a context for each step."""
 _AT_ONCE = 4
-"""The number of calls of one batch size that run at once by default."""
+"""Default number of calls of one batch size that run at once."""
 
 
 class ContextPool:
-    """The contexts of one batch size, which threads and streams use for their calls.
+    """The contexts of one batch size.
 
-    Where a call would have to wait, a further context is made, as long as the device has memory and
+    Threads and streams use them for their calls.
+
+    If a call would have to wait, another context is made, as long as the device has memory and
     there are fewer than `owner.most`.
 
     owner: the contexts of all batch sizes.
-    contexts: all contexts of this size; the one that on_stream() or first() returned last is at the
-    end.
+    contexts: all contexts of this size, ending with the one that on_stream() or first() returned
+    last.
     """
 
     def __init__(self, owner: Contexts, batch: int) -> None:
@@ -41,7 +43,7 @@ class ContextPool:
         self._lock = threading.RLock()
 
     def take(self) -> Context:
-        """Return a context that no other thread takes before it is given back."""
+        """Return a context for exclusive use until give_back()."""
         try:
             return self._free.get_nowait()
         except Empty:
@@ -50,14 +52,16 @@ class ContextPool:
             return self._free.get() if made is None else made
 
     def give_back(self, context: Context) -> None:
-        """Let other threads take a context."""
+        """Make a context available to other threads."""
         self._free.put(context)
 
     def on_stream(self, stream: Any) -> Context:
-        """Return the context that was last used on a stream. If there is none, returns a context
-        whose work has ended, or a new context. If no further context can be made, several streams
-        share a context, and the device computes the work of one stream after the work of another
-        stream."""
+        """Return a stream's last context, or another one.
+
+        Another one is a context whose work has ended, or a new one. If no more contexts can be
+        made, several streams share a context, and the device computes the work of one stream after
+        the work of another.
+        """
         device = self._owner.device
         handle = device.stream_handle(stream)
         with self._lock:
@@ -70,7 +74,7 @@ class ContextPool:
             return context or self.first()
 
     def first(self) -> Context:
-        """Return a context for work that may wait for other calls."""
+        """Return a context for work that may wait."""
         with self._lock:
             context = self._found(lambda context: True)
             if context is None:
@@ -79,7 +83,10 @@ class ContextPool:
             return context
 
     def _found(self, fits: Callable[[Context], bool]) -> Context | None:
-        """Return the first context for which fits() is true, and move it to the end."""
+        """Return the first fitting context, moved to the end.
+
+        fits() decides which context fits.
+        """
         context = next(filter(fits, self.contexts), None)
         if context is not None:
             self.contexts.remove(context)
@@ -87,8 +94,10 @@ class ContextPool:
         return context
 
     def _made(self) -> Context | None:
-        """Return a further context; None where there may be no further one. The caller holds the
-        lock."""
+        """Return a new context; None if there may be no more.
+
+        The caller holds the lock.
+        """
         if len(self.contexts) >= self._owner.most:
             return None
         try:
@@ -108,7 +117,7 @@ class Contexts:
 
     make: makes a context from a batch size and the stream on which the context works.
     most: how many calls of one batch size run at once.
-    dropped: is called when contexts are dropped, so that nothing else keeps their memory.
+    dropped: called when contexts are dropped, so that nothing else keeps their memory.
     """
 
     def __init__(self, device: Device, make: Callable[[int, Any], Context],
@@ -121,28 +130,32 @@ class Contexts:
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> ContextPool:
-        """Return the contexts of a batch size, which is the last one used from now on."""
+        """Return a batch size's contexts, now the last used."""
         with self._lock:
             pool = self._pools.pop(batch, None) or ContextPool(self, batch)
             self._pools[batch] = pool
             return pool
 
     def all(self, batch: int | None = None) -> list[Context]:
-        """Return the contexts that were made so far, of one batch size or of all."""
+        """Return the existing contexts of one or all batch sizes."""
         with self._lock:
             return [context for each, pool in self._pools.items() if batch in (None, each)
                     for context in pool.contexts]
 
     def clear(self) -> None:
-        """Forget all contexts. The memory of a context is freed when the calls that use the
-        context have ended."""
+        """Forget all contexts.
+
+        The memory of a context is freed when the calls that use it have ended.
+        """
         with self._lock:
             self._pools.clear()
             self._dropped()
 
     def drop_others(self, batch: int) -> None:
-        """Drop the batch sizes that were least recently used, as long as the contexts take more
-        than their share of the device's memory."""
+        """Drop least recently used batch sizes to limit memory.
+
+        The limit is the contexts' share of the device's memory.
+        """
         most = self.device.limits.memory_bytes // _SHARE
         with self._lock:
             sizes = {each: sum(map(_bytes, pool.contexts)) for each, pool in self._pools.items()}
@@ -155,6 +168,6 @@ class Contexts:
 
 
 def _bytes(context: Context) -> int:
-    """Return the bytes that a context takes by itself: constants are shared."""
+    """Return a context's bytes without shared constants."""
     return (context.buffers.activation_bytes + context.buffers.workspace_bytes
             + _STEP_BYTES * len(context.program.steps))

@@ -1,8 +1,7 @@
 """Work that several devices share.
 
-Each batch goes to a device that is free, which computes it on one of several lanes, so that a batch
-is copied while others are computed. A batch that fails on one device is computed once more on
-another.
+Each batch goes to an idle device, which computes it on one of several lanes, so that a batch is
+copied while others are computed. A batch that fails on one device is computed once more on another.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ from gossamer.plan.run.context import Context, single
 Collect = Callable[[], Any]
 """Function that waits until the device has computed a batch, and returns the batch's result."""
 Begin = Callable[["Lanes"], Collect]
-"""Function that queues the work on a batch that was checked before, and returns its Collect."""
+"""Function that queues the work on a batch that is already checked, and returns its Collect."""
 
 
 class Lanes:
-    """The lanes of one device: contexts with streams of their own, each of which computes one batch
-    at a time.
+    """The lanes of one device.
+
+    A lane is a context with its own stream that computes one batch at a time.
 
     calls: the calls of the device's plan.
     most_idle: how many idle lanes are kept.
-    computing: the stream on which lanes compute large batches one after another; None where the
-    device does not copy while it computes.
+    computing: the stream on which lanes compute large batches one after another; None if the device
+    does not copy while it computes.
     """
 
     def __init__(self, calls: Calls, most_idle: int) -> None:
@@ -50,8 +50,10 @@ class Lanes:
         self._idle: list[Context] = []
 
     def take(self, batch: int) -> Context:
-        """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
-        failed."""
+        """Return a lane for a batch size.
+
+        The caller gives the lane back unless the lane's batch failed.
+        """
         lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
         if lane is not None:
             self._idle.remove(lane)
@@ -72,8 +74,10 @@ class Lanes:
 
     def begun(self, lane: Context, arrays: Sequence[np.ndarray]
               ) -> Callable[[], Sequence[np.ndarray]]:
-        """Queue a batch of arrays in host memory on a lane, and return the function that waits
-        for the batch's outputs."""
+        """Queue a batch of host arrays on a lane.
+
+        Returns the function that waits for the batch's outputs.
+        """
         collect = lane.begin(arrays, self.computing)
 
         def outputs() -> Sequence[np.ndarray]:
@@ -85,16 +89,20 @@ class Lanes:
 
 
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
-    arrays that do not fit the graph or are not in host memory."""
+    """Return the inputs as host arrays, and their batch size.
+
+    Raises InputError for arrays that do not fit the graph or are not in host memory.
+    """
     arrays = list(map(binding.on_host, inputs))
     return arrays, binding.batch_of(graph, arrays, inputs)
 
 
 def checked(plans: Sequence[Calls], item: Any) -> Begin:
-    """Return the function that begins a batch on any of the plans, which are plans of one network.
-    With several plans, arrays have to be in host memory. Raises InputError where the batch does not
-    fit the network."""
+    """Return the function that begins a checked batch.
+
+    It can begin the batch on any of the plans, which are plans of one network. With several plans,
+    arrays have to be in host memory. Raises InputError if the batch does not fit the network.
+    """
     calls = plans[0]
     inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
     if len(plans) == 1 and binding.are_on(calls.device, inputs):
@@ -112,8 +120,10 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
 
 
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
-    """Queue a batch of arrays on the device at once, on the caller's stream: such arrays need no
-    copy, and therefore no lane."""
+    """Queue a batch of device arrays on the caller's stream.
+
+    Such arrays need no copy, and therefore no lane.
+    """
     stream = binding.callers_stream(inputs[0])
     outputs = calls(inputs)
 
@@ -126,13 +136,13 @@ def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
 
 
 class Member:
-    """One of the devices of a plan or of a group of plans.
+    """A device of a plan or group of plans.
 
     Two members may have the same plan; each of them is a worker.
 
     calls: the calls of the device's plan.
-    problem: why the device is left out; empty while it takes part.
-    in_progress: how many computations of Members.computed() the device has.
+    problem: why the device is left out; empty while it is used.
+    in_progress: number of Members.computed() computations in progress on the device.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -142,10 +152,10 @@ class Member:
 
 
 class Members:
-    """The devices that share work, and the devices that are left out because they failed.
+    """The devices that share work.
 
-    A device is left out in two cases: it is lost, or another device succeeded where it had failed.
-    A device with too little memory is not left out.
+    A device is left out if it is lost, or if another device succeeded where it had failed. A device
+    with too little memory is not left out.
     """
 
     def __init__(self, plans: Sequence[Calls]) -> None:
@@ -154,13 +164,15 @@ class Members:
 
     @property
     def usable(self) -> list[Member]:
-        """The devices that take part."""
+        """The devices that are not left out."""
         return [member for member in self.all if not member.problem]
 
     def computed(self, compute: Callable[[Member], Any], failed: Member | None = None,
                  error: DeviceError | None = None) -> Any:
-        """Return the result of the device that has the least in progress. Where it fails, another
-        device computes once more, and the first error is raised where that fails too.
+        """Return the result of the least busy device.
+
+        This is the device with the fewest computations in progress. If it fails, another device
+        computes once more, and if that fails too, the first error is raised.
 
         compute: computes the result on a device.
         failed, error: a device that has failed before, and its error.
@@ -187,8 +199,10 @@ class Members:
         return result
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Give a device no further work, and warns the user. The last device is kept, because its
-        errors say what is wrong."""
+        """Give a device no more work, and warn the user.
+
+        The last device is kept, because its errors say what is wrong.
+        """
         with self._lock:
             if member.problem or self.usable == [member]:
                 return
@@ -212,19 +226,19 @@ class BatchTask:
 
 
 class SharedWork:
-    """The tasks of several devices, and a thread for each device.
+    """The tasks of several devices, with a thread each.
 
     The thread queues each batch on one of several lanes, so that one batch is copied while others
-    are computed, and collects the results. A device has only one thread, since switching between
+    are computed, and collects the results. A device has only one thread, because switching between
     threads would take longer than the calls of the driver.
 
     members: the devices.
-    next_task: returns the next task for a device, or None where no task waits. The lock `changed`
-    is held during the call.
-    depth: how many batches a device has at once. A processor has one batch at once, because each
-    batch takes longer where several are computed at once.
-    sizes: the number of batch sizes for which lanes are kept.
-    changed: a condition, which is notified when next_task may return a task.
+    next_task: returns the next task for a device, or None if no task waits. The lock `changed` is
+    held during the call.
+    depth: number of batches that a device has at once. A processor has one batch at once, because
+    each batch takes longer if several are computed at once.
+    sizes: number of batch sizes for which lanes are kept.
+    changed: a condition that is notified when next_task may return a task.
     """
 
     def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None],
@@ -246,7 +260,7 @@ class SharedWork:
             thread.start()
 
     def end(self) -> None:
-        """Say that no further task will come."""
+        """Announce that there are no more tasks."""
         with self.changed:
             self._is_over = True
             self.changed.notify_all()
@@ -259,20 +273,22 @@ class SharedWork:
                 thread.join()
 
     def _take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Return the next task for a device; None if no task waits. With `wait` the call waits for
-        a task, and returns None when no further task will come."""
+        """Return the next task for a device; None if no task waits.
+
+        wait: whether to wait for a task; None is then returned when there are no more tasks.
+        """
         with self.changed:
             while not member.problem:
                 task = self._next_task(member)
                 if task is not None or not wait or self._is_over:
                     return task
                 self.changed.wait()
-            # another thread has to take the task for which this thread was woken
+            # another thread has to take the task that woke this thread
             self.changed.notify_all()
             return None
 
     def _compute(self, member: Member, lanes: Lanes, at_once: int) -> None:
-        """Compute tasks on a device until no further task will come."""
+        """Compute tasks on a device until there are no more."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
             if len(queued) == at_once:
@@ -284,12 +300,15 @@ class SharedWork:
                 self._collect(member, *queued.popleft())
             else:
                 break
-            # the arrays of a batch are not kept alive while the thread waits for the next batch
+            # do not keep the batch's arrays alive while the thread waits for the next batch
             del task
 
     def _collect(self, member: Member, task: BatchTask, collect: Collect) -> None:
-        """Wait for a batch, and set its result. Where the device fails, another one computes the
-        batch once more; the error is set where that fails too, or where the batch is wrong."""
+        """Wait for a batch, and set its result.
+
+        If the device fails, another one computes the batch once more. The error is set if that
+        fails too, or if the batch is invalid.
+        """
         try:
             try:
                 result = collect()
@@ -317,7 +336,7 @@ def failed(error: Exception) -> Future[Any]:
 
 
 class Closable(abc.ABC):
-    """What a `with` block closes at its end."""
+    """An object that a `with` block closes at its end."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -333,7 +352,7 @@ class Closable(abc.ABC):
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Objects to close at exit: a thread that is still inside a device's library while it is unloaded
+"""Objects to close at exit: a thread that is still inside a device's library when it is unloaded
 would abort the process."""
 
 

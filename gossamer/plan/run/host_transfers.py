@@ -1,10 +1,10 @@
-"""Copies the NumPy arrays of calls to a device with memory of its own, and the outputs back.
+"""Copies of NumPy arrays to a device with its own memory, and back.
 
-A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
-device copies other memory, the host waits. Arrays that lie in page-locked memory are copied
-directly, and small arrays go through page-locked memory that is kept from call to call. The driver
-copies large arrays in other memory, which takes as long as a copy to page-locked memory before it.
-Where all arrays lie in page-locked memory, the copies are part of one captured graph.
+A device copies page-locked memory at the rate of the bus, and the host continues meanwhile; while a
+device copies other memory, the host waits. Arrays in page-locked memory are copied directly, and
+small arrays go through page-locked memory that is kept from call to call. The driver copies large
+arrays in other memory itself, which takes as long as first copying them to page-locked memory. If
+all arrays are in page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 
 MOST_STAGED_BYTES = 2**21
-"""Bytes of the largest array that is copied to page-locked memory first. On the host of an H200 the
-driver alone copies larger arrays in less time."""
+"""Size of the largest array that is first copied to page-locked memory. On the host of an H200 the
+driver copies larger arrays itself in less time."""
 
 Finish = Callable[[], Sequence[np.ndarray]]
 """Function that waits for a queued execution, and returns its outputs."""
@@ -31,7 +31,9 @@ arrays."""
 
 
 class HostTransfers:
-    """The copies of one context's calls with NumPy arrays, and the page-locked memory for them.
+    """The copies of one context's calls with NumPy arrays.
+
+    It owns the page-locked memory for them.
 
     inputs, outputs: the context's memory of each input and output, in order.
     stream: the stream of all copies.
@@ -49,10 +51,11 @@ class HostTransfers:
 
     def begin(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
               execute: Callable[[Any], None]) -> Finish:
-        """Queue the execution of a program on contiguous inputs, and return a function that waits
-        for the execution, fills contiguous results and returns them. The function has to be called
-        before the next execution is queued, and inputs in page-locked memory must not change until
-        then.
+        """Queue an execution, and return a function for its results.
+
+        The function waits for the execution, fills contiguous results and returns them. It has to
+        be called before the next execution is queued, and inputs in page-locked memory must not
+        change until then.
 
         execute: executes the program on a stream.
         """
@@ -81,13 +84,13 @@ class HostTransfers:
 
     def captured(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
                  steps: Callable[[Any], None], *, in_place: bool) -> Transfer | None:
-        """Capture a graph of the copies and of the program's steps, and return the function that
-        queues an execution by this graph; None where not all arrays are copied from and to
-        page-locked memory.
+        """Capture a graph of the copies and steps; return the function that queues it.
+
+        None if not all arrays are copied from and to page-locked memory.
 
         steps: queues the program's steps on a stream.
-        in_place: whether page-locked arrays are read and written where they lie, as their caller
-        keeps them. Otherwise they may be freed while the graph exists, and have no graph.
+        in_place: whether page-locked arrays are read and written in place, because their caller
+        keeps them. Otherwise they may be freed while the graph exists, and are not captured.
         """
         locked = []
         for number, array in enumerate((*arrays, *results)):
@@ -121,8 +124,11 @@ class HostTransfers:
         return queue
 
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
-        """Return page-locked memory for an array of an input or output: the array itself,
-        or memory that is kept; None for an array that the driver copies alone."""
+        """Return page-locked memory for an input or output.
+
+        It is the array itself, or memory that is kept; None for an array that the driver copies
+        itself.
+        """
         if not self._device.locks_pages or not array.nbytes:
             return None
         if self._device.is_page_locked(array):
@@ -136,8 +142,10 @@ class HostTransfers:
 
 def filled(targets: Sequence[np.ndarray],
            sources: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
-    """Return arrays after others were copied into them, except where a source is missing or is the
-    target itself."""
+    """Copy sources into targets, and return the targets.
+
+    A source that is None or the target itself is skipped.
+    """
     for target, source in zip(targets, sources, strict=True):
         if source is not None and source is not target:
             target[...] = source
@@ -146,7 +154,7 @@ def filled(targets: Sequence[np.ndarray],
 
 def page_locked_array(device: Device, shape: Sequence[int],
                       dtype: np.typing.DTypeLike) -> np.ndarray:
-    """Return an array of zeros in memory that is page-locked where the device can lock it."""
+    """Return zeros, in page-locked memory if the device supports it."""
     memory = device.page_locked(math.prod(shape) * np.dtype(dtype).itemsize)
     memory[...] = 0
     return memory.view(dtype).reshape(tuple(shape))

@@ -1,5 +1,8 @@
-"""A program prepared to run on one device: the buffers of its values, of which those that are never
-alive together share memory, its prepared steps, and captured graphs of all steps."""
+"""A program prepared to run on one device.
+
+It consists of the buffers of its values, of which those that are never alive together share memory,
+its prepared steps, and captured graphs of all steps.
+"""
 
 from __future__ import annotations
 
@@ -26,64 +29,64 @@ from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.part.host import problem_times
 from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
-from gossamer.plan.program import Prepared, Program, Step, build, side_by_side
+from gossamer.plan.program import Prepared, Program, Step, build, concurrently
 
 _VECTOR_BYTES = 16
 """Alignment in bytes that kernels require of their inputs, because they load four floats at once.
 Arrays of other libraries may have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
-"""Bytes of the largest output that one copy within a graph can copy."""
+"""Size in bytes of the largest output that one copy within a graph supports."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """The size of a value in bytes, and the first and the last step at which it is alive."""
+    """A value's size in bytes and its lifetime in steps."""
 
     nbytes: int
     first: int
     last: int
 
 
-def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
-    """Return the byte offset of every value in one arena, and the arena's size in bytes.
+def allocate(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
+    """Return every value's byte offset, and the arena's size.
 
-    Values are placed one by one, the largest first; of values of the same size, the value whose
-    life begins first comes first. Each value is placed in the lowest gap that is large enough. Gaps
-    are left by the values that are already placed and are alive at the same time as this value.
+    Values are allocated one by one, the largest first; of values of the same size, the value whose
+    life begins first comes first. Each value gets the lowest gap that is large enough between the
+    values that already have an offset and are alive at the same time.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
-    # first step, last step, start and end of each placed value, in the order of the starts; float64
-    # is exact up to 2**53 bytes, which no device has
-    placed = np.zeros((4, 0))
+    # first step, last step, start and end of each allocated value, in the order of the starts;
+    # float64 is exact up to 2**53 bytes, which no device has
+    allocated = np.zeros((4, 0))
     offsets: dict[str, int] = {}
     total = 0
     for name in order:
         value = values[name]
-        firsts, lasts, starts, ends = placed
+        firsts, lasts, starts, ends = allocated
         alive = (firsts <= value.last) & (lasts >= value.first)
         gaps = np.append(0, np.maximum.accumulate(ends[alive]))
         fits = gaps[:-1] + value.nbytes <= starts[alive]
         offset = offsets[name] = int(gaps[np.argmax(fits) if fits.any() else -1])
         end = offset + value.nbytes
         total = max(total, end)
-        placed = np.insert(placed, np.searchsorted(starts, offset), (
+        allocated = np.insert(allocated, np.searchsorted(starts, offset), (
             value.first, value.last, offset, -(-end // alignment) * alignment), axis=1)
     return offsets, total
 
 
 class ProgramBuffers:
-    """The buffers of a program's values, its uploaded constants and its workspace.
+    """Buffers of a program's values, constants and workspace.
 
-    name: the network's name, for the message of a device with too little memory.
+    name: the network's name, for the error of a device with too little memory.
     """
 
     def __init__(self, name: str, program: Program, device: Device) -> None:
         self._program = program
         self.chains = _chains(program, device)
-        """The ranges of steps that are computed image by image; the memory of a value that only
-        such steps read and write holds one image."""
+        """The ranges of steps that are computed image by image. The memory of a value that only
+        such steps read and write contains one image."""
         lifetimes = _lifetimes(program, self.chains)
-        offsets, total = place(lifetimes, device.alignment)
+        offsets, total = allocate(lifetimes, device.alignment)
         arena = device.empty(max(total, device.alignment),
                              f"activations of {name} at batch {program.batch}")
         self.activation_bytes = total
@@ -95,21 +98,23 @@ class ProgramBuffers:
                                           f"workspace of {name} at batch {program.batch}")
         self._activations = {value: arena.view(offset, lifetimes[value].nbytes)
                              for value, offset in offsets.items()}
-        for value in program.places:
-            where = program.place(value)
-            self._activations[value] = self._activations[where.whole].view(
-                where.offset, program.specs[value].nbytes)
+        for value in program.locations:
+            location = program.location(value)
+            self._activations[value] = self._activations[location.whole].view(
+                location.offset, program.specs[value].nbytes)
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
 
     @property
     def constant_bytes(self) -> int:
-        """Bytes of the uploaded constants."""
+        """Size of the uploaded constants in bytes."""
         return sum(buffer.nbytes for buffer in self._constants.values())
 
     def of(self, value: str, image: int | None = None) -> Buffer:
-        """Return the memory of a value, or of an image of a value that is computed image by
-        image."""
+        """Return the memory of a value or its image.
+
+        image: index of the image, if the value is computed image by image.
+        """
         root = self._program.root(value)
         buffer = self._constants[root] if root in self._constants else self._activations[root]
         if image is None:
@@ -119,8 +124,10 @@ class ProgramBuffers:
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
-        """Within a `with` block, gives some values other buffers. buffers: the other buffers, by
-        the names of the values."""
+        """Give some values other buffers within a `with` block.
+
+        buffers: the other buffers, by the names of the values.
+        """
         own = self._activations
         self._activations = {**own, **{self._program.root(value): buffer
                                        for value, buffer in buffers.items()}}
@@ -131,8 +138,11 @@ class ProgramBuffers:
 
 
 def _chains(program: Program, device: Device) -> list[range]:
-    """Return ranges of neighbouring steps that are computed image by image, on a processor."""
-    parts = {*program.places, *(place.whole for place in program.places.values())}
+    """Return ranges of steps that are computed image by image.
+
+    The steps are consecutive; the device is a processor.
+    """
+    parts = {*program.locations, *(each.whole for each in program.locations.values())}
 
     def is_by_image(index: int) -> bool:
         step = program.steps[index]
@@ -143,9 +153,9 @@ def _chains(program: Program, device: Device) -> list[range]:
 
     if device.compiles or program.batch < 2:
         return []
-    runs = [list(run) for is_chain, run in itertools.groupby(
+    chains = [list(indices) for is_chain, indices in itertools.groupby(
         range(len(program.steps)), is_by_image) if is_chain]
-    return [range(run[0], run[-1] + 1) for run in runs if len(run) > 1]
+    return [range(chain[0], chain[-1] + 1) for chain in chains if len(chain) > 1]
 
 
 def _image_bytes(program: Program, value: str) -> int:
@@ -153,14 +163,15 @@ def _image_bytes(program: Program, value: str) -> int:
 
 
 def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
-    """Return the lifetime of every value that has memory of its own among the activations. Where a
-    value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
-    outputs are alive until after the last step, so that an execution can be repeated.
+    """Return the lifetime of every value with its own memory.
+
+    If a value A owns the memory of a value B, a use of B counts as a use of A. Inputs and outputs
+    are alive until after the last step, so that an execution can be repeated.
 
     chains: steps that are computed image by image. A value that lives within a chain has the memory
     of one image; other values that its steps read or write are alive as long as the chain.
     """
-    owners = {value: program.place(value).whole for value in (
+    owners = {value: program.location(value).whole for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
     first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
@@ -186,7 +197,7 @@ def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]
 
 
 class PreparedSteps:
-    """The steps of a program, each with its prepared state; they read and write one set of buffers.
+    """A program's steps, prepared for one set of buffers.
 
     weights: the weights of each step.
     builds: the cost of preparing each step, which is zero for steps in place; None for other steps
@@ -214,16 +225,18 @@ class PreparedSteps:
             work(stream)
 
     def show(self, stream: Any) -> None:
-        """Execute the steps one by one, and print a line for each."""
+        """Execute the steps one by one, and print each."""
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             elapsed = 0.0 if step.in_place else self._device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Return the times that a report shows, one for each step. Each step runs on the data that
-        the steps before it computed. A part has one time for each of its layers except reshapes:
-        the time of the part is divided among these layers in proportion to their times in the
-        library's own profile."""
+        """Return the times of all steps in a report.
+
+        Each step runs on the data that the steps before it computed. A part has one time for each
+        of its layers except reshapes: the time of the part is divided among these layers in
+        proportion to their times in the library's own profile.
+        """
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             if step.in_place:
@@ -250,15 +263,21 @@ class PreparedSteps:
 
     @cached_property
     def can_be_captured(self) -> bool:
-        """Whether the steps can be captured: the device has graphs, and no step runs on the
-        host."""
+        """Whether all steps can be captured as a graph.
+
+        The device needs graphs, and no step may run on the host.
+        """
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def in_place(self, inputs: Sequence[tuple[str, Buffer]],
                  outputs: Sequence[tuple[str, Buffer]]) -> Callable[..., None]:
-        """Return a graph of all steps for memory that callers give, by value. The graph reads
-        inputs and writes outputs in place where their memory is aligned and, for an output, where
-        no other value shares its memory. The graph copies all other inputs and outputs."""
+        """Return a graph of all steps on the callers' memory.
+
+        inputs, outputs: the callers' memory, by value.
+
+        The graph reads inputs and writes outputs in place if their memory is aligned and, for an
+        output, if no other value shares its memory. The graph copies all other inputs and outputs.
+        """
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []
@@ -270,10 +289,10 @@ class PreparedSteps:
                 callers[program.root(value)] = buffer
         # Outputs in this set are copied. No step writes an output that is an input or a constant.
         # An output that is a part of a larger value, or that has parts, shares memory with other
-        # values, so that the output cannot lie in the caller's array.
+        # values, so that it cannot be in the caller's array.
         shared = {program.root(value) for value in (
-            *program.inputs.values(), *program.constants, *program.places,
-            *(place.whole for place in program.places.values()))}
+            *program.inputs.values(), *program.constants, *program.locations,
+            *(each.whole for each in program.locations.values()))}
         for value, buffer in outputs:
             root = program.root(value)
             if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
@@ -293,15 +312,20 @@ class PreparedSteps:
             return self._device.capture(work)
 
     def copying(self, inputs: Mapping[str, Buffer], outputs: Sequence[str]) -> CopyingGraph | None:
-        """Return a graph of all steps that reads inputs in place where callers have them, by value,
-        and copies the outputs; None where the steps cannot be captured, an input is not aligned, or
-        an output is empty, too large, or an input, which the caller may have freed meanwhile."""
+        """Return a graph that reads inputs in place.
+
+        It copies the outputs.
+
+        inputs: the callers' memory, by value. None if the steps cannot be captured, if an input is
+        not aligned, or if an output is empty, too large, or an input, which the caller may have
+        freed meanwhile.
+        """
         program = self._program
         given = {program.root(value) for value in inputs}
         if not self.can_be_captured or any(
                 buffer.address % _VECTOR_BYTES for buffer in inputs.values()) or not all(
                 0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
-                and program.place(value).whole not in given for value in outputs):
+                and program.location(value).whole not in given for value in outputs):
             return None
         # the caller owns the memory, and passes it again with every call
         with self._buffers.replaced({value: self._device.wrap(buffer.address, buffer.nbytes, None)
@@ -310,8 +334,12 @@ class PreparedSteps:
                 (self._buffers.of(value), program.specs[value].nbytes) for value in outputs])
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Return for each step a function that returns the step's prepared state and the cost of
-        preparing it, or raises the error with which preparing the step failed."""
+        """Return a function for each step that prepares it.
+
+        The function returns the step's prepared state and the cost of preparing it, or raises the
+        error of the preparation. On a device that builds several steps at once, all are prepared
+        before the functions are called.
+        """
         steps = self._program.steps
         made: list[Callable[[], Prepared]] = [
             partial(build, step.algorithm, weights, step.problem,
@@ -319,14 +347,16 @@ class PreparedSteps:
             for step, weights in zip(steps, self.weights, strict=True)]
         on_device = [index for index, step in enumerate(steps)
                      if step.device is self._device and not _is_idle(step)]
-        built = side_by_side(self._device, [made[index] for index in on_device])
+        built = concurrently(self._device, [made[index] for index in on_device])
         for index, ready in zip(on_device, built, strict=True):
             made[index] = ready
         return made
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
-        """Return the function that queues a step on a stream, and appends the step's state and
-        cost to `states` and `builds`."""
+        """Return the function that queues a step on a stream.
+
+        The step's state and cost are appended to `states` and `builds`.
+        """
         if _is_idle(step):
             self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
             self.states.append(State(step.problem, step.variant, step.device))
@@ -334,7 +364,7 @@ class PreparedSteps:
         state, cost = built()
         self.builds.append(cost)
         self.states.append(state)
-        # work() does not refer to self: a reference cycle would keep the memory until Python's
+        # work() must not refer to self: a reference cycle would keep the memory until Python's
         # garbage collector finds it
         buffers = self._buffers
         if step.device is not self._device:
@@ -354,8 +384,11 @@ class PreparedSteps:
 
 def _generated_calls(program: Program, states: Sequence[State], buffers: ProgramBuffers
                      ) -> dict[int, list[list[Job]]]:
-    """Return the calls of each of the host's steps that only calls generated code, by the step's
-    index: a list for each image where steps are computed image by image, else one list."""
+    """Return the calls of generated code by step index.
+
+    Only steps of the host that do nothing else are included. Each has a list of calls for each
+    image if it is computed image by image, and otherwise one list.
+    """
     by_image = set(itertools.chain(*buffers.chains))
     calls: dict[int, list[list[Job]]] = {}
     for index, (step, state) in enumerate(zip(program.steps, states, strict=True)):
@@ -376,17 +409,19 @@ def _run_images(calls: Sequence[Sequence[Job]], state: State, stream: Any) -> No
 
 def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states: Sequence[State],
             chains: Sequence[range]) -> list[Work]:
-    """Return the works of steps, where those of neighbouring steps that only call generated code
-    are one. Chains are computed image by image."""
+    """Return the steps' works, joining calls of generated code.
+
+    Only calls of consecutive steps are joined. Chains are computed image by image.
+    """
     joined: list[Work] = []
     chain_of = {index: chain for chain in chains for index in chain}
-    for is_generated, run in itertools.groupby(range(len(works)), calls.__contains__):
+    for is_generated, indices in itertools.groupby(range(len(works)), calls.__contains__):
         if not is_generated:
-            joined += [works[index] for index in run]
+            joined += [works[index] for index in indices]
             continue
         jobs: list[Job] = []
         threads = 1
-        for index in run:
+        for index in indices:
             chain = chain_of.get(index, range(index, index + 1))
             if index == chain.start:
                 jobs += itertools.chain(*itertools.chain(*zip(
@@ -399,19 +434,21 @@ def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states:
 
 
 def _is_idle(step: Step) -> bool:
-    """Whether the step has nothing to compute."""
+    """Return whether the step has nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
 
 
 def of_layer(step: Step, error: InputError) -> InputError:
-    """Return an error of a layer about its input values, with the layer's name added."""
+    """Return an input error with the layer's name added."""
     return InputError(f"{source_of(step.layer, error)}: {error}")
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """Return the work of a step that runs on the host for another device: it copies the inputs to
-    the host and the outputs back."""
+    """Return a step's work on the host for another device.
+
+    It copies the inputs to the host and the outputs back.
+    """
     host = find("host")
     host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
     host_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
@@ -431,7 +468,10 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
 
 
 def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """Return the line about a step that just ran, for the debug levels from 2 on."""
+    """Return the debug text about a step that just ran.
+
+    It is shown at debug levels from 2.
+    """
     problem = step.problem
     # a layer that launched nothing took no time
     per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0

@@ -1,9 +1,9 @@
-"""Holds the requests that wait for a device, and chooses the batch that is computed next.
+"""Waiting requests, and the choice of the next batch.
 
-The time that the plan takes at each batch size is known. Among the sizes at which a batch would end
-before the first request is due, the size with the most images per second is chosen. If no batch
-would end so soon, the size with the most images per second of all sizes is chosen, which shortens
-the queue fastest.
+The time of the plan at each batch size is known. Among the sizes at which a batch would end before
+the first request is due, the size with the most images per second is chosen. If no batch would end
+in time, the size with the most images per second of all sizes is chosen, which shortens the queue
+fastest.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from gossamer.plan.run.context import single
 from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Lanes, Member
 
 _GAIN = 1.05
-"""A larger batch size is used only if it computes more images a second than smaller sizes, by this
+"""A larger batch size is used only if it computes more images per second than smaller sizes by this
 factor. The factor is a rule of thumb for the difference between repeated measurements of a plan."""
 
 
 class Request:
-    """Inputs of one or several images, whose outputs a caller waits for.
+    """Inputs of one or several images of a caller.
 
     arrays: the inputs.
-    rows: the number of images in the inputs.
-    due: the time at which the outputs are wanted, by the monotonic clock in seconds.
-    deadline: the time after which nobody needs the outputs, by the same clock.
+    rows: number of images in the inputs.
+    due: time at which the outputs are wanted, by the monotonic clock in seconds.
+    deadline: time after which the outputs are not needed any more, by the same clock.
     result: receives the outputs.
     """
 
@@ -52,7 +52,7 @@ class Request:
         self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        """Return whether the outputs are still wanted, now that they are about to be computed."""
+        """Mark the request as being computed; return whether its outputs are still wanted."""
         if not self.is_wanted():
             return False
         with self._lock:
@@ -60,22 +60,24 @@ class Request:
                 not self.result.done() and self.result.set_running_or_notify_cancel())
 
     def is_wanted(self) -> bool:
-        """Return whether somebody waits for the outputs; after the deadline the request fails."""
+        """Return whether the outputs are still wanted; fail the request after its deadline."""
         if time.monotonic() >= self.deadline:
-            self.fail(DeadlineError("the deadline passed before the request was computed; give it "
+            self.fail(DeadlineError("the deadline passed before the request was computed; allow "
                                     "more time, or send fewer requests"))
         return not self.result.done()
 
     def fail(self, error: BaseException) -> None:
-        """Hand an error to the caller, unless another part of the request has failed before."""
+        """Pass an error to the caller, unless one was passed."""
         with self._lock:
             if not self.result.done() and (self.result.running()
                                            or self.result.set_running_or_notify_cancel()):
                 self.result.set_exception(error)
 
     def add(self, start: int, rows: int, outputs: Sequence[np.ndarray]) -> None:
-        """Add the outputs of some images, and hand all outputs to the caller when they are
-        complete."""
+        """Add the outputs of some images.
+
+        When they are complete, the caller gets all outputs.
+        """
         with self._lock:
             self._outputs[start] = outputs
             self._computed += rows
@@ -88,7 +90,10 @@ class Request:
 
 
 class Part(NamedTuple):
-    """Images of a request that go in one batch; a request larger than a batch has several parts."""
+    """Images of a request that go into one batch.
+
+    A request larger than a batch has several parts.
+    """
 
     request: Request
     start: int
@@ -96,14 +101,14 @@ class Part(NamedTuple):
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
-    """Return the size of the next batch, and how many of the waiting parts go in this batch.
+    """Return the next batch's size and number of parts.
 
-    rows: the number of images of each part, in the order in which parts are computed.
+    rows: number of images of each part, in the order in which parts are computed.
     left_s: seconds until the first part is due.
     times: seconds of each batch size.
     """
     images = list(accumulate(rows))
-    # of two sizes that are equally good the smaller one is taken
+    # of two equally good sizes the smaller one is taken
     _, _, smaller, count = max((seconds <= left_s, images[count - 1] / seconds, -size, count)
                                for size, seconds in times.items()
                                if (count := bisect_right(images, size)))
@@ -111,11 +116,11 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 
 
 class WaitingRequests:
-    """The waiting requests of one batcher, in the order in which they are due.
+    """A batcher's waiting requests, in the order of due times.
 
-    times: seconds of each batch size for each device; empty where each request goes alone.
-    batches: how many batches of each size were begun.
-    rows: images that wait now.
+    times: seconds of each batch size for each device; empty if each request is computed alone.
+    batches: number of batches of each size that were begun.
+    rows: number of images that wait now.
     """
 
     def __init__(self, times: Mapping[Member, Mapping[int, float]]) -> None:
@@ -135,7 +140,7 @@ class WaitingRequests:
                    key=lambda part: part.request.due)
 
     def next_task(self, member: Member) -> BatchTask | None:
-        """Return the batch that a device computes next; None where no request waits."""
+        """Return the batch that a device computes next; None if no request waits."""
         times = self._times[member]
         while self._parts:
             size, count = self._parts[0].rows, 1
@@ -153,30 +158,30 @@ class WaitingRequests:
         return None
 
     def drop_unwanted(self) -> None:
-        """Drop the requests whose outputs nobody wants any more."""
+        """Drop the requests whose outputs are not wanted any more."""
         self._parts = [part for part in self._parts if part.request.is_wanted()]
         self.rows = sum(part.rows for part in self._parts)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail all requests that wait, with an error."""
+        """Fail all waiting requests with an error."""
         while self._parts:
             self._parts.pop().request.fail(error)
         self.rows = 0
 
 
 def joined(parts: Sequence[Part], size: int) -> Begin:
-    """Return the function that begins a batch of the images of several parts."""
+    """Return the function that begins a batch of several parts."""
 
     def begin(lanes: Lanes) -> Collect:
         lane = lanes.take(size)
         if parts[0].request.rows == size:
             return lanes.begun(lane, parts[0].request.arrays)
-        place = 0
+        position = 0
         for part in parts:
             stop = part.start + part.rows
             for target, source in zip(lane.pinned, part.request.arrays, strict=True):
-                target[place:place + part.rows] = source[part.start:stop]
-            place += part.rows
+                target[position:position + part.rows] = source[part.start:stop]
+            position += part.rows
         return lanes.begun(lane, lane.pinned)
 
     return begin
@@ -184,31 +189,33 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
 def _hand_out(parts: Sequence[Part], size: int,
               result: Future[Sequence[np.ndarray]]) -> None:
-    """Give each part of a batch its rows of the outputs, or the batch's error."""
+    """Give each part its rows of the outputs.
+
+    If the batch failed, each part gets its error.
+    """
     if error := result.exception():
         for part in parts:
             part.request.fail(error)
         return
     outputs = result.result()
-    place = 0
+    start = 0
     for part in parts:
-        stop = place + part.rows
+        stop = start + part.rows
         # an output may have several rows for each image
         part.request.add(part.start, part.rows, tuple(
             output if part.rows == size else
-            output[len(output) // size * place:len(output) // size * stop] for output in outputs))
-        place = stop
+            output[len(output) // size * start:len(output) // size * stop] for output in outputs))
+        start = stop
 
 
 def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
-    """Return, by batch size, the seconds that a batch takes. The first of the increasing `sizes`
-    is always included.
+    """Return the seconds that a batch takes, by batch size.
 
-    Sizes that compute hardly more images a second than smaller sizes are left out: a batch of such
-    a size would only make requests wait longer. Measuring ends before a size that takes longer than
-    most_s, and after two sizes in a row that are left out, because the time of a single size may
-    have been disturbed.
+    The first of the increasing `sizes` is always included. Sizes that compute hardly more images
+    per second than smaller sizes are left out: a batch of such a size would only make requests wait
+    longer. Measuring ends before a size that takes longer than most_s, and after two sizes in a row
+    that are left out, because the time of a single size may have been disturbed.
     """
     times: dict[int, float] = {}
     best, left_out = 0.0, 0

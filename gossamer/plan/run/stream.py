@@ -1,4 +1,7 @@
-"""A stream of batches through a plan: reading, copying in, computing and copying out overlap."""
+"""Streams of batches through a plan.
+
+Reading, copying to the device, computing and copying back overlap.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from gossamer.plan.run.device_workers import (
 )
 
 ERRORS = ("raise", "return")
-"""The two things that a stream may do with the error of one batch."""
+"""What a stream may do with the error of one batch."""
 _JOIN_S = 1.0
 """Seconds for which close() waits for a read of the caller's iterator to end."""
 
 
 class ResultStream(Closable, Iterator[Any]):
-    """The results of batches, in their order, as `Plan.stream` returns them.
+    """The results of batches, in order, as returned by `Plan.stream`.
 
     Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
     threads end when all results were taken, when the stream is closed, and when the caller drops
@@ -60,10 +63,9 @@ class ResultStream(Closable, Iterator[Any]):
         ------
         GossamerError
             If this batch failed; the message begins with the batch's number, counted from 0. The
-            stream goes on with the next batch.
+            stream continues with the next batch.
         Exception
-            The error that the iterator of the batches raised, after the results of all earlier
-            batches.
+            The error of the batches' iterator, after the results of all earlier batches.
         """
         if self._is_over:
             raise StopIteration
@@ -80,23 +82,23 @@ class ResultStream(Closable, Iterator[Any]):
         raise StopIteration if entry is None else entry
 
     def close(self) -> None:
-        """End the threads, and free the memory of the stream on the device.
+        """End the threads, and free the stream's device memory.
 
         Waits for batches that are being computed. If the iterator of the batches is being read, the
-        read goes on until it returns by itself.
+        read continues until it returns by itself.
         """
         self._is_over = True
         self._pipeline.close()
 
 
 class _Pipeline:
-    """The threads of a stream. These threads hold no reference to the stream, so that a stream that
-    the caller drops is deleted and then ends the threads.
+    """The threads of a stream.
 
-    One thread reads, since iterators are rarely made for use by several threads. One thread for
-    each device computes.
+    They hold no reference to the stream, so that a stream that the caller drops is deleted and then
+    ends the threads. One thread reads, because few iterators support several threads. One thread
+    for each device computes.
 
-    room: how many further batches may be read; released when a result was taken.
+    room: number of batches that may still be read; released when a result was taken.
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
@@ -112,8 +114,7 @@ class _Pipeline:
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
 
     def next_entry(self) -> Future[Any] | BaseException | None:
-        """Return the future of the next batch in order, the iterator's error, or None at the
-        end."""
+        """Return the next future, the iterator's error, or None."""
         if not self._reader.ident:
             self._reader.start()
             self._work.start()
@@ -129,15 +130,17 @@ class _Pipeline:
         self._entries.put(None)
 
     def close(self) -> None:
-        """End the threads, and wait for those that compute and, for a short time, for the thread
-        that reads."""
+        """End the threads, and wait for them.
+
+        The wait for the thread that reads is short.
+        """
         self.end()
         self._work.close()
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
     def _read(self) -> None:
-        """Read the batches, checks each batch, and hand it to the threads that compute."""
+        """Read and check the batches, and distribute them."""
         last: BaseException | None = None
         try:
             self.room.acquire()
@@ -159,14 +162,14 @@ class _Pipeline:
                     break
         except BaseException as error:
             last = error
-        # a generator of the caller ends here, in the thread in which it has run
+        # a generator of the caller ends here, in the thread that ran it
         self._iterator = iter(())
         self._entries.put(last)
         self._work.end()
 
 
 def _of_batch(index: int, error: Exception) -> Exception:
-    """Return the error of a batch, with the batch's number."""
+    """Return the error of a batch with the batch's number."""
     if not isinstance(error, GossamerError):
         error.add_note(f"in batch {index} of the stream")
         return error

@@ -1,4 +1,7 @@
-"""The data base of one device's measurements, which several processes read and write at once."""
+"""The database of one device's measurements.
+
+Several processes read and write it at once.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ from gossamer.plan.store.tuning_file import (
 )
 
 _BUSY_SECONDS = 10.0
-"""Seconds for which a process waits for another process that writes to a data base."""
+"""Seconds for which a process waits for another process that writes to a database."""
 _busy: set[Path] = set()
-"""The data bases for which this process has waited in vain, and does not wait again until they are
-free."""
+"""The databases for which this process has waited in vain. It does not wait for them again until
+they are free."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -42,14 +45,16 @@ _TABLES = (
 
 
 class Database:
-    """The measurements in one device's data base. Each access is a short transaction with its own
-    connection, so that processes wait for each other only as long as a transaction takes. Where the
-    data base cannot be read or written, the lines stay in memory.
+    """The measurements in one device's database.
+
+    Each access is a short transaction with its own connection, so that processes wait for each
+    other only as long as a transaction takes. If the database cannot be read or written, the lines
+    stay in memory.
 
     path: the file.
-    name: the name of the device, for messages.
-    device: the device as the file describes it.
-    made_by: the driver, toolkit and gossamer version of this process.
+    name: name of the device, for messages.
+    device: description of the device in the file.
+    made_by: driver, toolkit and gossamer version of this process.
     """
 
     def __init__(self, path: Path, name: str, device: Mapping[str, Any],
@@ -57,7 +62,7 @@ class Database:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
-        """Sentences for the user about bad files, each once."""
+        """Messages for the user about bad files, each once."""
         self.waiting: list[Section] = []
         """The lines that could not be written yet, the oldest first."""
         self._name = name
@@ -69,9 +74,13 @@ class Database:
 
     @property
     def known(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The lines that were in the file when it was first read, and the lines that this process
-        added, by their kind and group. The candidates of one problem are a group, and every other
-        line is one."""
+        """The known lines by kind and group.
+
+        They are the lines of the file and those that this process added.
+
+        The file is read once. The candidates of one problem are a group, and every other line is
+        one.
+        """
         if self._known is None:
             self._known = {}
             self.elsewhere = []
@@ -90,22 +99,29 @@ class Database:
                 self.known.setdefault((kind, group), {})[key] = line
 
     def add(self, kind: str, added: Mapping[str, Any]) -> None:
-        """Write lines of a kind of KINDS by key, and the lines that could not be written before,
-        in one transaction."""
+        """Write lines of one kind in one transaction.
+
+        added: lines by key. kind: one of KINDS.
+
+        The lines that could not be written before are written, too.
+        """
         section = {"made_by": self.made_by, kind: dict(added)}
         self._learn(section)
         self.waiting.append(section)
         self.flush()
 
     def flush(self) -> None:
-        """Write the lines that could not be written, or whose writing an interrupt ended."""
+        """Write the lines that are still unwritten.
+
+        They could not be written before, or an interrupt ended the writing.
+        """
         if self.is_kept:
             return
         try:
             self._write(self.waiting)
         except _Busy:
-            self._say(f"another process keeps {self.path} locked: measurements are in memory only "
-                      "until others are written")
+            self._say(f"another process keeps {self.path} locked: measurements stay in memory "
+                      "until the next write")
         except (OSError, BadFile) as error:
             warn_unwritable(self.path.parent, str(getattr(error, "strerror", None) or error))
         else:
@@ -117,12 +133,12 @@ class Database:
         return not self.waiting
 
     def take(self, content: dict[str, Any]) -> None:
-        """Add all lines of a file of measurements, and replaces measurements of the same
-        candidates and time of the same plans.
+        """Add all lines of a measurement file.
 
-        Raises BadFile where the measurements were made on another device, or where no measurement
-        was made with the present driver, toolkit and gossamer; OSError where they cannot be
-        written.
+        They replace measurements of the same candidates and times of the same plans.
+
+        Raises BadFile if the measurements were made on another device, or if none was made with the
+        current driver, toolkit and gossamer; OSError if they cannot be written.
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
@@ -137,7 +153,7 @@ class Database:
         except (OSError, BadFile) as error:
             reason = getattr(error, "strerror", None) or error
             raise OSError(0, f"{self.path} cannot be written ({reason}); set GOSSAMER_CACHE to a "
-                             "folder of yours") from None
+                             "writable folder") from None
         self._known = None
 
     def _load(self) -> list[Section]:
@@ -153,13 +169,15 @@ class Database:
             with contextlib.suppress(OSError):
                 self._set_aside(bad)
         except OSError as error:
-            self._say(f"{self.path} cannot be read ({error.strerror}): what it holds is measured "
+            self._say(f"{self.path} cannot be read ({error.strerror}): its contents are measured "
                       "again")
         return []
 
     def _write(self, sections: list[Section]) -> None:
-        """Write lines to the file, or to a new one in the place of a bad file. Raises OSError or
-        BadFile."""
+        """Write lines to the file, replacing a bad file.
+
+        Raises OSError or BadFile.
+        """
         make_private(self.path.parent)
         try:
             _insert(self.path, self._device, sections)
@@ -168,7 +186,10 @@ class Database:
             _insert(self.path, self._device, sections)
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Rename a bad file to a new name that says what is wrong. Raises OSError."""
+        """Rename a bad file to tell what is wrong.
+
+        Raises OSError.
+        """
         names = (f"{self.path.name}.{bad.kind}" + (f"-{number}" if number > 1 else "")
                  for number in count(1))
         name = next(name for name in names if not os.path.lexists(self.path.with_name(name)))
@@ -183,9 +204,11 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the content of a data base in the structure that parse() returns for an exported
-    file, after the whole content was checked. Raises OSError, or BadFile where the file holds no
-    valid measurements of gossamer's."""
+    """Return a database's content after checking all of it.
+
+    It has the structure that parse() returns for an exported file. Raises OSError, or BadFile if
+    the file contains no valid gossamer measurements.
+    """
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -209,7 +232,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def clear(path: Path) -> None:
-    """Remove a data base while no other process writes to it. Raises OSError."""
+    """Remove a database while no other process writes to it. Raises OSError."""
     try:
         with _connected(path, "rw", exclusive=True):
             path.unlink()
@@ -220,13 +243,14 @@ def clear(path: Path) -> None:
 
 
 class _Busy(OSError):
-    """Raised where another process writes for longer than _BUSY_SECONDS."""
+    """Raised if another process writes for longer than _BUSY_SECONDS."""
 
 
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a data base and begin a transaction, which ends without effect unless the body commits
-    it. Raises OSError or BadFile.
+    """Open a database and begin a transaction.
+
+    It ends without effect unless the body commits it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: whether all other processes are kept out.
@@ -234,7 +258,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
         if path.exists() and not path.is_file():
-            raise BadFile("foreign", "is no file")
+            raise BadFile("foreign", "is not a file")
         if mode == "rwc":
             path.touch(PRIVATE)
         with contextlib.closing(sqlite3.connect(
@@ -254,22 +278,26 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
 
 
 def _version(base: sqlite3.Connection) -> int | None:
-    """Return the version of a data base; None for an empty data base. Raises BadFile for a version
-    that this gossamer does not read."""
+    """Return the version of a database; None for an empty database.
+
+    Raises BadFile for a version that this gossamer does not read.
+    """
     (application,) = base.execute("PRAGMA application_id").fetchone()
     (version,) = base.execute("PRAGMA user_version").fetchone()
     if not application and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
         return None
     if application != _APPLICATION:
-        raise BadFile("foreign", "holds no measurements of gossamer's")
+        raise BadFile("foreign", "contains no gossamer measurements")
     if version != VERSION:
         raise other_version(version)
     return VERSION
 
 
 def _insert(path: Path, device: Mapping[str, Any], sections: list[Section]) -> None:
-    """Add the lines of sections to a data base, which is made where it is missing. A line replaces
-    another line of its kind and key."""
+    """Add sections' lines to a database, creating it if missing.
+
+    A line replaces another line of its kind and key.
+    """
     with _connected(path, "rwc") as base:
         if _version(base) is None:
             for statement in _TABLES:
@@ -287,12 +315,11 @@ def _text(value: Any) -> str:
 
 
 def _device_text(device: Mapping[str, Any]) -> str:
-    """Return the device of a file of measurements in words."""
+    """Return text that names the device of a measurement file."""
     return (f"{cut(device['description'])} ({cut(device['api'])}, "
             f"{cut(counted(device['compute_units'], 'compute unit'))})")
 
 
 def _versions_text(made_by: Mapping[str, str]) -> str:
-    """Return words for the versions of driver, toolkit and gossamer with which a section was
-    made."""
+    """Return text that lists the versions of a section."""
     return ", ".join(cut(f"{name} {version}") for name, version in made_by.items() if version)

@@ -1,4 +1,4 @@
-"""Keys of problems and algorithms, which are the same in every process."""
+"""Keys of problems and algorithms, equal in every process."""
 
 from __future__ import annotations
 
@@ -21,21 +21,29 @@ def problem_key(problem: Problem) -> str:
 
 
 def source_hash(algorithm: Algorithm) -> str:
-    """Return a hash of an algorithm's Python files and kernels, and of the versions of the
-    packages that they call."""
+    """Return a hash of an algorithm's source code.
+
+    It covers the algorithm's Python files and kernels, and the versions of the packages that they
+    call.
+    """
     return module_hash(type(algorithm).__module__)
 
 
 def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
-    """Return the versions of the packages that an algorithm calls, by package, and of the vendor's
-    library on the device, which may differ from the library in the package."""
+    """Return the versions of an algorithm's packages, by package.
+
+    The version of the vendor's library on the device is included; it may differ from that of the
+    library in the package.
+    """
     _, versions = sources(type(algorithm).__module__)
     vendor_version = algorithm.version(device)
     return {**versions, algorithm.vendor: vendor_version} if vendor_version else versions
 
 
 def identity(algorithm: Algorithm, device: Device) -> str:
-    """Return a text that identifies all code that an algorithm runs on a device: the algorithm's
-    source hash, and the version of the vendor's library."""
+    """Return text that identifies an algorithm's code on a device.
+
+    It consists of the algorithm's source hash and the version of the vendor's library.
+    """
     source, vendor_version = source_hash(algorithm), algorithm.version(device)
     return f"{source} {algorithm.vendor} {vendor_version}" if vendor_version else source

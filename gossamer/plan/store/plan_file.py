@@ -1,4 +1,7 @@
-"""Saved plans: one zip file with the graph, its constants and the choices of each batch size."""
+"""Saved plans: a zip file with the graph, its constants and all choices.
+
+The choices are stored for each batch size.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,14 @@ _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
 """Errors that can occur while a damaged file is read, or a file that save() did not write."""
 _CLASSES: dict[str, type[Any]] = {each.__name__: each for each in (
     Graph, Node, Tail, ValueInfo, InputFormat, Expression, ExpressionStep)}
-"""The classes of a graph and its parts, by their names."""
+"""The classes of a graph and its parts, by name."""
 
 
 def again(path: Path, device: str = "") -> str:
-    """Return the words of a message that say how to replace a plan that is no longer valid.
-    device: name of the device that the plan was made for, "" where the device is not known."""
+    """Return text on how to replace an invalid plan.
+
+    device: name of the device that the plan was made for, "" if it is not known.
+    """
     words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
              "-o", str(path.with_suffix(SUFFIX))]
     return f"compile the network again (`{shlex.join(words)}`)"
@@ -50,9 +55,11 @@ def again(path: Path, device: str = "") -> str:
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
            threads: Threads = ALL) -> dict[str, Any]:
-    """Return the header of a saved plan: everything that must be the same where the plan is
-    loaded, whether the plan is strict, and the threads of its layers on the host. The header has no
-    date, so that equal plans make equal files.
+    """Return the header of a saved plan.
+
+    It contains everything that must be the same when the plan is loaded, whether the plan is
+    strict, and the threads of its layers on the host. It has no date, so that equal plans make
+    equal files.
 
     algorithms: the algorithms that the plan uses, as used_algorithms() returns them.
     """
@@ -67,7 +74,10 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
 
 
 def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[str, Any]) -> None:
-    """Write a file, which is replaced as a whole or left as it was. Raises InputError."""
+    """Write a file as a whole, or leave it unchanged.
+
+    Raises InputError.
+    """
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         arrays = _Arrays(archive)
         plain = _encode(graph, arrays)
@@ -77,12 +87,16 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
 
 
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
-    """Return header, graph and choices of a file that this version of gossamer wrote. Raises
-    InputError with what is wrong and what to do."""
+    """Return a file's header, graph and choices.
+
+    This version of gossamer has to have written the file.
+
+    Raises InputError, which says what is wrong and what to do.
+    """
     try:
         with open(path, "rb") as file, checked(path):
             if file.read(2) != b"PK":
-                raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
+                raise InputError(f"{path}: is not a plan saved by gossamer; {again(path)}")
             with zipfile.ZipFile(file) as archive:
                 head = _header(path, archive)
                 arrays = [_array(archive, index)
@@ -99,7 +113,10 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
 
 @contextmanager
 def checked(path: Path) -> Iterator[None]:
-    """Turn the errors that a damaged file causes into an InputError that names the file."""
+    """Turn errors of a damaged file into InputErrors.
+
+    They name the file.
+    """
     try:
         yield
     except InputError as error:
@@ -112,9 +129,11 @@ def checked(path: Path) -> Iterator[None]:
 
 
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
-    """Raise InputError unless the plan was made on a device of this kind, with this driver.
+    """Raise InputError unless the device matches the plan.
 
-    Return sentences on differences with which the plan is still valid. On the host NumPy computes
+    Its kind and driver have to be those with which the plan was made.
+
+    Returns sentences on differences with which the plan is still valid. On the host NumPy computes
     the same results with other numbers of processors and threads, such as in a container.
     """
     here = header(device, False, {})
@@ -124,7 +143,7 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
             text = "{description} ({api}, {compute_units} compute units)"
             planned, present = (text.format_map(state["device"]) for state in (head, here))
             raise InputError(f"{path}: was made for {planned}, {device.name} is {present}: its "
-                             f"times do not hold there; {again(path, device.name)}")
+                             f"times are not valid there; {again(path, device.name)}")
     for key in ("driver", *(["toolkit"] if compiles else [])):
         if head["made_by"][key] != here["made_by"][key]:
             raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
@@ -133,14 +152,16 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
                         f"{state['made_by']['toolkit']}" for state in (head, here))
     if planned == present:
         return []
-    return [f"{path}: was made with {planned}, here it has {present}: its results hold, "
+    return [f"{path}: was made with {planned}, here it has {present}: its results are valid, "
             f"but another choice may be faster here; to measure, {again(path, device.name)}"]
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-    """Raise InputError unless the plan's algorithms and the libraries that they call have the
-    versions that the plan was made with: a config may mean something else in another version.
-    algorithms: the plan's algorithms in their present versions, as for header()."""
+    """Raise InputError if algorithms or their libraries have changed.
+
+    They must have the versions with which the plan was made: a config may mean something else in
+    another version. algorithms: the plan's algorithms in their current versions, as for header().
+    """
     planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
     for name, here in algorithms.items():
         there = planned[name]
@@ -156,10 +177,10 @@ def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[st
 
 def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     if "plan.json" not in archive.namelist():
-        raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
+        raise InputError(f"{path}: is not a plan saved by gossamer; {again(path)}")
     head = json.loads(_content(archive, "plan.json"))
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
+        raise InputError(f"{path}: is not a plan saved by gossamer; {again(path)}")
     if head["version"] != VERSION:
         age = "a newer" if head["version"] > VERSION else "an older"
         raise InputError(f"{path}: was written by {age} gossamer (plan format "
@@ -171,7 +192,10 @@ def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """Return an entry with a fixed date, so that equal plans make equal files."""
+    """Return a zip entry with a fixed date.
+
+    Therefore equal plans make equal files.
+    """
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
@@ -191,10 +215,10 @@ class _Arrays:
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Return the number of an array's entry, and write the entry if it is new."""
+        """Return an array's entry number, writing new entries."""
         buffer = io.BytesIO()
-        # the entry also has the order of dimensions in memory, on which the rounding of products
-        # may depend
+        # the entry also contains the order of dimensions in memory, on which the rounding of
+        # products may depend
         np.lib.format.write_array(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
         key = hashlib.sha256(data).digest()
@@ -210,8 +234,10 @@ def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return a graph or a part of one as JSON values. A type that JSON lacks becomes a dict with
-    one key, the name of the type."""
+    """Return a graph or its part as JSON values.
+
+    A type that JSON lacks becomes a dict with one key, the name of the type.
+    """
     kind = type(value).__name__
     if kind in _CLASSES:
         return {kind: {name: _encode(getattr(value, name), arrays) for name in _names(kind)}}
@@ -231,12 +257,15 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
         return {"float": str(value)}
     if value is None or isinstance(value, str | int | float):
         return value
-    raise TypeError(f"an attribute is {quoted(value)}, which has no form in a saved plan")
+    raise TypeError(f"an attribute is {quoted(value)}, which a saved plan cannot represent")
 
 
 def _decode(value: Any, arrays: list[np.ndarray], *, names_only: bool = False) -> Any:
-    """Return what _encode() turned into JSON values. names_only: whether every text is a name, so
-    that no other text can become part of a kernel's code."""
+    """Return the value that _encode() turned into JSON values.
+
+    names_only: whether every string must be an identifier, so that no other text can become part of
+    a kernel's code.
+    """
     def decoded(item: Any, field: str = "") -> Any:
         return _decode(item, arrays, names_only=names_only or field == "attributes")
 
@@ -267,12 +296,15 @@ def _decode(value: Any, arrays: list[np.ndarray], *, names_only: bool = False) -
 
 
 def _names(kind: str) -> list[str]:
-    """Return the names of the fields of a class that are stored."""
+    """Return the names of a class's fields that are stored."""
     return [field.name for field in fields(_CLASSES[kind]) if field.name != "file"]
 
 
 def _check_graph(graph: Graph) -> None:
-    """Raise ValueError, or another error of a damaged file, for values that no graph has."""
+    """Raise an error of a damaged file for invalid values.
+
+    It is a ValueError or another error of _BAD.
+    """
     for info in (*graph.inputs, *graph.outputs, *graph.network_inputs, *graph.network_outputs):
         if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
                 not isinstance(info.name, str) or not isinstance(info.dtype, str)):

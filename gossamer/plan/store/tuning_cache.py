@@ -1,4 +1,4 @@
-"""The tuning cache: measurements on disk and in this process, so that none is made twice."""
+"""The tuning cache: measurements on disk and in this process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from gossamer.version import PACKAGE_VERSION
 
 
 def tuning_folder() -> Path:
-    """Return the folder of the files of measurements."""
+    """Return the folder of measurement files."""
     return cache_folder() / "tuning"
 
 
 def exported(device: Device) -> bytes:
-    """Return the measurements of a device as a file that others import; empty bytes where there
-    are no measurements. Raises BadFile and OSError where the measurements cannot be read."""
+    """Return a device's measurements as a file's contents.
+
+    Other machines can import the file.
+
+    Empty if there are no measurements. Raises BadFile and OSError if the measurements cannot be
+    read.
+    """
     try:
         return tuning_file.text(read(tuning_folder() / file_name(device)))
     except FileNotFoundError:
@@ -36,17 +41,21 @@ def exported(device: Device) -> bytes:
 
 
 def take(device: Device, data: bytes) -> None:
-    """Add measurements that exported() returned in another process. Raises BadFile where the data
-    hold nothing for this device, driver, toolkit and gossamer."""
+    """Add measurements that exported() returned in another process.
+
+    Raises BadFile if none of them were made with this device, driver, toolkit and gossamer.
+    """
     if data:
         TuningCache(device).take(tuning_file.parse(data))
 
 
 class TuningCache(Database):
-    """The measurements made on one device, in one data base. Other processes may read the data base
-    and add to it at the same time; a TuningCache is used by one thread at a time.
+    """The measurements made on one device, in one database.
 
-    The data base has one section for each combination of driver, toolkit and gossamer version with
+    Other processes may read the database and add to it at the same time; a TuningCache is used by
+    one thread at a time.
+
+    The database has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. Added
     measurements are on disk when a method returns. Measurements that cannot be written stay in
     memory until others are added.
@@ -63,8 +72,11 @@ class TuningCache(Database):
         """Why stored measurements are not used, with the keys of their problems."""
 
     def get(self, problem: Problem) -> list[Measurement] | None:
-        """Return the measurements of the problem's candidates that the present versions of the
-        algorithms made, in a fixed order; None where there are no such measurements."""
+        """Return a problem's measurements, in a fixed order.
+
+        Only those made by the current versions of the algorithms are returned; None if there are
+        none.
+        """
         key = problem_key(problem)
         lines = self.known.get(("candidates", key), {}).values()
         sources = {name: _source(problem.op, name, self._owner)
@@ -81,15 +93,17 @@ class TuningCache(Database):
              for name, now in self.made_by.items() if made_by.get(name, "") != now]
             for made_by, problems in self.elsewhere if key in problems]
         if differences:
-            # among several sections with measurements of the problem, the most similar one counts
+            # of several sections with measurements of the problem, the most similar one is reported
             nearest = min(differences, key=len)
             self._stale[f"were made with {' and '.join(nearest)}", key] = None
         return found or None
 
     def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
-        """Add measurements of problems that the present versions of the algorithms made, and
-        replaces measurements of the same candidates. Raises ValueError for an algorithm that a
-        problem's op does not have."""
+        """Add measurements that the current versions of the algorithms made.
+
+        They replace measurements of the same candidates. Raises ValueError for an algorithm that a
+        problem's op does not have.
+        """
         lines: dict[str, Any] = {}
         for problem, measurements in measured.items():
             key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
@@ -103,13 +117,18 @@ class TuningCache(Database):
             self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Return whether a candidate passed the check with other constants than those that it was
-        measured with. weights: the digest of the other constants."""
+        """Return whether a candidate passed the check with other constants.
+
+        These are other constants than those with which it was measured. weights: the digest of the
+        other constants.
+        """
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Store that a candidate is right with other constants than in its measurement, as
-        has_check() asks."""
+        """Store that a candidate passed the check with other constants.
+
+        has_check() reads this.
+        """
         self.add("checks", {self._check_key(problem, measured, weights):
                             f"{measured.algorithm} {problem.describe()}"})
 
@@ -119,38 +138,46 @@ class TuningCache(Database):
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get_plan(self, key: str) -> Timing | None:
-        """Return the time of a plan from end to end; None where the plan was not timed. key:
-        identifies everything that the plan runs, the sources of its algorithms included."""
+        """Return the end-to-end time of a plan; None if the plan was not timed.
+
+        key: identifies everything that the plan runs, including the sources of its algorithms.
+        """
         lines = self.known.get(("plans", key))
         return None if lines is None else tuning_file.decode_plan(lines[key])
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Add the end-to-end times of plans, and replaces times of the same keys. timings: for
-        each key, a description for the reader of the file, and the time."""
+        """Add end-to-end times of plans, replacing equal keys.
+
+        timings: for each key, a description for the reader of the file, and the time.
+        """
         if timings:
             self.add("plans", {
                 key: tuning_file.encode_plan(*described) for key, described in timings.items()})
 
     @property
     def notices(self) -> list[str]:
-        """Sentences for the user about bad files and measurements that are no longer valid."""
+        """Messages for the user about bad files and outdated measurements."""
         return [*self.messages, *(
             f"measurements of {counted(number, 'layer')} {reason}: measured again"
             for reason, number in Counter(reason for reason, _ in self._stale).items())]
 
 
 def file_name(device: Device) -> str:
-    """Return the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.sqlite', which
-    is the same for all devices of one kind."""
+    """Return the file name for a kind of device.
+
+    An example is 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.sqlite'.
+    """
     identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.sqlite"
 
 
 def _source(op: str, name: str, device: Device) -> str | None:
-    """Return the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. The identity of a vendor's algorithm contains the library's version, for which the
-    library is loaded."""
+    """Return the identity of an algorithm on a device; None if it does not exist.
+
+    The identity of a vendor's algorithm contains the library's version, for which the library is
+    loaded.
+    """
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)
 
@@ -173,11 +200,11 @@ class Caches:
         return self._caches[device.name]
 
     def flush(self) -> None:
-        """Write the measurements that an interrupt has kept from being written."""
+        """Write the measurements that an interrupt has left unwritten."""
         for cache in self._caches.values():
             cache.flush()
 
     @property
     def notices(self) -> list[str]:
-        """Sentences for the user about the files of measurements."""
+        """Messages for the user about measurement files."""
         return [line for cache in self._caches.values() for line in cache.notices]

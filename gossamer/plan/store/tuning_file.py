@@ -1,5 +1,7 @@
-"""The file format in which the measurements of one device are exported: JSON, which is checked as a
-whole."""
+"""The file format of exported measurements of one device.
+
+It is JSON that is checked as a whole.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from gossamer.plan.candidate import Measurement, rounded
 FORMAT = "gossamer measurements"
 VERSION = 11
 Section = dict[str, Any]
-"""The measurements with one combination of driver, toolkit and gossamer version: lines by key, for
+"""The measurements of one combination of driver, toolkit and gossamer version: lines by key, for
 each kind of KINDS."""
 
 _FIELDS = {"problem": str, "source": str, **get_type_hints(Measurement),
@@ -39,19 +41,19 @@ class BadFile(Exception):
 
 
 def candidate_key(problem: str, measured: Measurement) -> str:
-    """Return the key of a candidate's line. problem: the key of the candidate's problem."""
+    """Return the key of a candidate's line. problem: key of the candidate's problem."""
     return f"{problem} {json.dumps(measured.candidate_key)}"
 
 
 def problem_of(key: str) -> str:
-    """Return the problem's key, with which a candidate's key begins."""
+    """Return the problem's key, the beginning of a candidate's key."""
     return key.partition(" ")[0]
 
 
 def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
     """Return a measurement as JSON values.
 
-    problem: the problem in words.
+    problem: description of the problem.
     source: the identity of the candidate's algorithm on the device, as keys.identity() returns it.
     """
     line = {"problem": problem, "source": source, **vars(measured)}
@@ -72,7 +74,7 @@ def decode(line: dict[str, Any]) -> Measurement:
 
 
 def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
-    """Return the time of a plan from end to end as JSON values."""
+    """Return the end-to-end time of a plan as JSON values."""
     return {"plan": description, **asdict(rounded(timing))}
 
 
@@ -86,8 +88,10 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 
 
 def _fields(line: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a copy of a line. Raises ValueError unless it has the fields of these types.
-    what: words for the line."""
+    """Return a copy of a line with checked fields.
+
+    Raises ValueError. what: name of the line in messages.
+    """
     if set(line) != set(kinds):
         raise ValueError(f"{what} has the fields {', '.join(sorted(line))}")
     for name, value in line.items():
@@ -104,13 +108,16 @@ def _fields(line: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[s
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Return the content of a file, after the whole content was checked. Raises BadFile."""
+    """Return a file's content after checking all of it.
+
+    Raises BadFile.
+    """
     try:
         content = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BadFile("foreign", "is no file of measurements of gossamer's")
+        raise BadFile("foreign", "is not a file of gossamer measurements")
     version = content.get("version")
     if type(version) is int and version != VERSION:
         raise other_version(version)
@@ -120,7 +127,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def text(content: dict[str, Any]) -> bytes:
-    """Return the text of a file, which is the same for the same content."""
+    """Return the text of a file, equal for equal content."""
     return (json.dumps(content, sort_keys=True, allow_nan=False, indent=1) + "\n").encode()
 
 
@@ -133,7 +140,10 @@ def other_version(version: int) -> BadFile:
 
 @contextlib.contextmanager
 def damage_named() -> Iterator[None]:
-    """Within a `with` block, turns the errors that wrong values cause into BadFile."""
+    """Turn errors of invalid values into BadFile.
+
+    This applies within a `with` block.
+    """
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError,
@@ -142,8 +152,10 @@ def damage_named() -> Iterator[None]:
 
 
 def _finite(text: str) -> float:
-    """Return the number that a text states. Raises ValueError for NaN and infinity, which JSON
-    does not have."""
+    """Return the number in a text.
+
+    Raises ValueError for NaN and infinity, which JSON does not support.
+    """
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"the number {cut(text)}")
@@ -151,7 +163,7 @@ def _finite(text: str) -> float:
 
 
 def check(content: dict[str, Any]) -> None:
-    """Raise one of the errors of damage_named() where a file's content is not valid."""
+    """Raise an error of damage_named() for invalid content."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
     device = content["device"]
@@ -161,16 +173,16 @@ def check(content: dict[str, Any]) -> None:
         raise TypeError("its device has no number of compute units")
     for section in content["sections"]:
         if not all(isinstance(text, str) for text in section["made_by"].values()):
-            raise TypeError("it does not say what the measurements were made by")
+            raise TypeError("it does not say with which versions the measurements were made")
         for kind, decode_line in KINDS.items():
             for line in section.get(kind, {}).values():
                 decode_line(line)
 
 
 def _decode_check(line: Any) -> None:
-    """Raise TypeError for a line that is no description of a check."""
+    """Raise TypeError for a line that describes no check."""
     if not isinstance(line, str):
-        raise TypeError("a check is no text")
+        raise TypeError("a check is not a string")
 
 
 KINDS: dict[str, Callable[[Any], Any]] = {
@@ -179,6 +191,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def count(section: Section) -> tuple[int, int, int]:
-    """Return the numbers of problems, candidates and plan in a section."""
+    """Return a section's numbers of problems, candidates and plans."""
     candidates = section.get("candidates", {})
     return len(set(map(problem_of, candidates))), len(candidates), len(section.get("plans", {}))

@@ -1,1 +1,1 @@
-"""Candidates: prepared, checked against the reference, and timed."""
+"""Preparation, checks and timing of candidates."""

@@ -1,4 +1,7 @@
-"""Builds candidates ahead of their measurement, side by side where the device allows that."""
+"""Candidates that are built ahead of their measurement.
+
+Several are built at the same time if the device allows it.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import Compilers
 
 _AHEAD = 2
-"""For each processor, the most candidates that are being built or wait to be measured. A build
-mostly waits for compilers, which are other processes. With a larger number, more candidates would
-be begun that later turn out to be of no use."""
+"""Largest number of candidates, per processor, that are being built or wait to be measured. A build
+mostly waits for compilers, which are other processes. With a larger number, more builds would be
+started that later turn out to be unnecessary."""
 _MANY = 8
-"""The least number of a library's candidates for which processes open the device."""
+"""Smallest number of a library's candidates for which processes open the device."""
 _REFERENCES = 2
-"""The most references that are computed at the same time. Each reference takes many short steps in
-Python's interpreter, so that with more threads all references together take longer, and the thread
-that times candidates has to wait for the interpreter."""
+"""Largest number of references that are computed at the same time. Each reference takes many short
+steps in Python's interpreter. More threads would take longer in total, and delay the thread that
+times candidates."""
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
-"""A candidate that is ready to run, the cost of building it, and its check."""
+"""A candidate that is ready to run, its build cost, and its check."""
 
 
 class CandidateBuilds:
@@ -53,27 +56,31 @@ class CandidateBuilds:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Within a `with` block, candidates are built by other threads, side by side where the
-        device allows that."""
+        """Build candidates in other threads within a `with` block.
+
+        Several are built at the same time if the device allows it.
+        """
         device = self.device
         self._pool, self._references = map(ThreadPoolExecutor, (self._ahead, _REFERENCES))
         # within current(), no call needs to ask the driver which context is current
         current = device.current() if device.runs_cuda_libraries else nullcontext()
-        # references are computed side by side, each by one thread of BLAS
+        # references are computed concurrently, each with one BLAS thread
         limited = blas.limited(1) if device.builds_side_by_side else nullcontext()
         try:
             with responsive(), current, limited:
                 yield
         finally:
-            # after an interrupt nobody needs the builds that are not done
+            # after an interrupt, pending builds are not needed
             for pool in (self._pool, self._references):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._building.clear()
             self._sets.clear()
 
     def start_compilers(self, rows: Sequence[Row]) -> None:
-        """Start the processes that compile for these rows, and for many of a vendor's library also
-        those that open the device."""
+        """Start the processes that compile for these rows.
+
+        Processes that open the device are started only for many rows of vendors' libraries.
+        """
         self.compilers.start()
         if self.device.builds_side_by_side and sum(
                 bool(row.algorithm.vendor) for row in rows) >= _MANY:
@@ -81,25 +88,25 @@ class CandidateBuilds:
 
     @property
     def rows(self) -> Collection[Row]:
-        """The rows whose candidates are being built, or wait to be measured."""
+        """Rows whose candidates are being built or wait."""
         return self._building.values()
 
     @property
     def has_room(self) -> bool:
-        """Whether it is of use to begin another candidate now."""
+        """Whether another build may be started now."""
         return len(self._building) < self._ahead
 
     def begin(self, layer: Layer, algorithm: Algorithm, variant: Variant
               ) -> Future[BuiltCandidate]:
-        """Begin to build a candidate, and return its future."""
+        """Start to build a candidate, and return its future."""
         return self._pool.submit(self.build, layer, algorithm, variant)
 
     def begin_row(self, row: Row) -> None:
-        """Begin to build the candidate of a row, which next_built() returns."""
+        """Start to build a row's candidate for next_built()."""
         self._building[self.begin(row.group.layer, row.algorithm, row.variant)] = row
 
     def give_up(self) -> list[Row]:
-        """Give up all builds, and return their rows."""
+        """Cancel all builds, and return their rows."""
         for future in self._building:
             future.cancel()
         rows = list(self._building.values())
@@ -107,16 +114,20 @@ class CandidateBuilds:
         return rows
 
     def next_built(self) -> tuple[Row, Future[BuiltCandidate]]:
-        """Wait until a build has ended, and return its row with the future of the candidate."""
+        """Wait for a build; return its row and future."""
         if not any(future.done() for future in self._building):
             wait(self._building, return_when=FIRST_COMPLETED)
         built = next(future for future in self._building if future.done())
         return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Return the inputs and expected outputs of a layer, which are made once. The
-        inputs and outputs are stored under the layer's name and problem, because conversions of one
-        value to the same format have the same name, whatever format they convert from."""
+        """Return a layer's inputs and expected outputs.
+
+        They are made once.
+
+        They are stored by the layer's name and problem: conversions of one value to the same format
+        have the same name, whatever format they convert from.
+        """
         key = layer.name, layer.problem
         with self._sets_lock:
             if key not in self._sets:
@@ -125,8 +136,8 @@ class CandidateBuilds:
         return self._sets[key].result()
 
     def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:
-        """Return a candidate ready to run, the cost of building it, and its check."""
-        # builds share packed forms of the weights as long as one of them holds the weights
+        """Return a ready candidate, its build cost, and its check."""
+        # builds share packed weights as long as one of them holds a reference to the weights
         weights = layer.weights_on(self.device)
         start = time.perf_counter()
         work = algorithm.work_ahead(layer.problem, variant, self.device)
@@ -138,7 +149,7 @@ class CandidateBuilds:
         try:
             state, cost = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
-            # the thread that times candidates needs the set even where the build failed
+            # the thread that times candidates needs the set even if the build failed
             candidates = self.set_of(layer)
         return (state, replace(cost, seconds=cost.seconds + ahead_s),
                 candidates.build_check(algorithm, variant))

@@ -1,4 +1,4 @@
-"""The candidates of one layer on one device, checked against the reference."""
+"""The candidates of one layer, checked against the reference."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
-"""The least number of images that are compared with the reference."""
+"""Smallest number of images that are compared with the reference."""
 _CHECKED = 2**22
-"""More images are compared as long as the number of their output values, plus the number of
-operations that compute these images, is at most this number."""
+"""Limit up to which more images are compared: the number of their output values plus the operations
+that compute these images."""
 _DRAWS = 8
-"""The number of draws of inputs where an output has few results."""
+"""Number of draws of inputs if an output has few results."""
 _CHEAP = 2**26
-"""Inputs are drawn several times if the reference takes at most this many operations. A processor
+"""Largest number of operations of a reference for which inputs are drawn several times. A processor
 computes them in less than a second."""
 
 QUIET = np.errstate(all="ignore")
@@ -41,19 +41,19 @@ QUIET = np.errstate(all="ignore")
 
 
 class WrongNumbersError(Exception):
-    """Raised for a candidate whose numbers are wrong."""
+    """Raised if a candidate computes wrong numbers."""
 
     def __init__(self, error: float) -> None:
         super().__init__(f"wrong numbers (error {error:.1e})")
 
 
 BuiltCheck = list[tuple[list[np.ndarray], State]]
-"""The problems that the check of a candidate computes in addition to the candidate, ready to run,
-each with the reference's outputs."""
+"""The problems that a candidate's check computes in addition to the candidate: for each the
+reference's outputs and the state that is ready to run."""
 
 
 class CandidateSet:
-    """The candidates of a layer, which run on the same inputs with the layer's own constants.
+    """The candidates of a layer with equal inputs and constants.
 
     memory: the memory that these candidates share with the candidates of other layers.
     """
@@ -67,7 +67,7 @@ class CandidateSet:
         self._constants = layer.weights
         self._few, self._images = self._compared()
         self._seed = 0
-        """The seed with which the inputs are drawn."""
+        """Seed of the inputs."""
         self._bounds: dict[tuple[int, str], list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
         self._is_discontinuous = has_discontinuities(self.problem)
@@ -78,9 +78,13 @@ class CandidateSet:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Return the continuous problems that the check of a candidate computes in addition to
-        the candidate. The problems are ready to run. Other threads may call this method while the
-        device checks and times."""
+        """Return the continuous problems of a candidate's check.
+
+        They are ready to run.
+
+        The check computes them in addition to the candidate. Other threads may call this method
+        while the device checks and times.
+        """
         if self._is_discontinuous:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -88,7 +92,7 @@ class CandidateSet:
             return built
         for part, expected in self._parts:
             if algorithm.supports(part, self.device) is None:
-                # a vendor's library may fuse the candidate's epilogue and not this problem's
+                # a vendor's library may support the candidate's epilogue but not this problem's
                 with suppress(Exception) if algorithm.vendor else nullcontext():
                     state, _ = build(algorithm, self.weights, part, variant, self.device)
                     built.append((expected, state))
@@ -100,9 +104,11 @@ class CandidateSet:
                               wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
-        """Return the problem of the images that are compared, and the indices of these images,
-        which include the first and the last image. Return the whole problem and None where the
-        problem does not consist of images."""
+        """Return the problem of the compared images, and their indices.
+
+        The indices include the first and the last image. If the problem does not consist of images,
+        the whole problem and None are returned.
+        """
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -112,19 +118,18 @@ class CandidateSet:
         return few, [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
 
     def _compared_arrays(self) -> list[np.ndarray]:
-        """Return the inputs of the images that are compared."""
+        """Return the inputs of the compared images."""
         return self.memory.examples.of(self.problem, self._seed, self._images)
 
     @QUIET
     def _reference(self, few: Problem) -> list[np.ndarray]:
-        """Return the reference's outputs for the images that are compared."""
+        """Return the reference's outputs for the compared images."""
         return OPS[few.op].reference(few, self._compared_arrays(), self._constants)
 
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
-        """Return, for each output, how far a right candidate of a precision may be from the
-        reference."""
-        # several threads that build candidates may ask at the same time
+        """Return the error bounds of a correct candidate's outputs."""
+        # several threads that build candidates may call this at the same time
         with self._bounds_lock:
             key = self._seed, precision
             if key not in self._bounds:
@@ -133,18 +138,24 @@ class CandidateSet:
             return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
-        """Return the precision to which a variant's results may be rounded: that of the problem
-        where the variant's own precision changes nothing for the values of the problem."""
+        """Return the precision that bounds a variant's rounding errors.
+
+        It is the problem's if the variant's own precision changes nothing for the values of the
+        problem.
+        """
         exact = variant.is_as_precise_as_float32(self.problem)
         return self.problem.rounding if exact else variant.precision
 
     @QUIET
     def _drawn(self) -> list[np.ndarray]:
-        """Return the reference's outputs. Where an output has so few results that all of them may
-        lie near a discontinuity, or be nearly zero, and the reference takes little time, inputs are
-        drawn several times. The draw is kept in which the fewest results lie near a discontinuity;
-        else the one in which the smallest 2-norm of such an output is largest: where a sum of many
-        numbers is nearly zero, the rounding of each number is a large relative error of the sum."""
+        """Draw inputs, and return the reference's outputs.
+
+        An output may have so few results that all of them lie near a discontinuity, or are nearly
+        zero. In that case, if the reference takes little time, inputs are drawn several times. The
+        draw with the fewest results near a discontinuity is kept; among equals, the one whose
+        smallest 2-norm of such an output is largest. If a sum of many numbers is nearly zero, the
+        rounding of each number is a large relative error of the sum.
+        """
         few = [number for number, spec in enumerate(self._few.outputs)
                if (self._is_discontinuous or spec.dtype.startswith("float"))
                and 0 < spec.size < VALUES_OF_ERROR]
@@ -168,12 +179,13 @@ class CandidateSet:
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
                 check: BuiltCheck) -> tuple[Work, float]:
-        """Run a candidate once and return it as work, with its error. Raises WrongNumbersError
-        where its numbers are wrong, or where it wrote outside of its output or left a part of its
-        output unwritten. Errors that the candidate itself raises are passed on.
+        """Run a candidate once; return it as work, with its error.
 
-        check: the result of build_check(). Where a candidate's results are discontinuous, the
-        continuous problems in this list are compared with the reference, too.
+        Raises WrongNumbersError if its numbers are wrong, or if it wrote outside of its output or
+        left part of its output unwritten. Errors that the candidate itself raises are passed on.
+
+        check: the result of build_check(). If the candidate's results are discontinuous, these
+        continuous problems are compared with the reference, too.
         """
         rounding = self._rounding_of(variant)
         limits = self._bounds_of(rounding) if self._is_discontinuous else None
@@ -190,8 +202,7 @@ class CandidateSet:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Run a prepared problem once. Return the problem as work, and its error against the
-        expected outputs."""
+        """Run a prepared problem once; return it as work, with its error."""
         device, memory = self.device, self.memory
         sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
                    for index, spec in enumerate(variant.inputs)]
@@ -218,13 +229,13 @@ class CandidateSet:
                             zip(guarded, variant.outputs, strict=True)))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
-                # a wrong candidate may have written over its inputs, too
+                # a wrong candidate may have overwritten its inputs, too
                 memory.examples.forget()
         return work, error
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Return the error of an output; infinite in the cases that check.error_of() lists."""
+        """Return the error of an output; infinite if check.error_of() says so."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec):
             right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),
@@ -237,6 +248,9 @@ class CandidateSet:
 
 
 def reason_of(failure: Exception) -> str:
-    """Return the words for the failure of a candidate, such as wrong numbers."""
+    """Return the text of a candidate's failure.
+
+    An example is wrong numbers.
+    """
     return str(failure) if isinstance(failure, WrongNumbersError) else (
         f"does not run: {first_line(failure)}")

@@ -1,4 +1,7 @@
-"""Comparisons of a candidate's output with the reference, on the host or in the device's memory."""
+"""Comparisons of a candidate's output with the reference.
+
+They are made on the host or in the device's memory.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,38 @@ from gossamer.tensor import TensorSpec, pack, unpack
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
 VALUES_OF_ERROR = 64
-"""The least number of values over which one error is computed: a single value may be nearly zero,
+"""Smallest number of values over which one error is computed: a single value may be nearly zero,
 and its relative error large."""
 _SMALL = 2**14
-"""Number of values of an image below which the images that are not compared are unpacked, too, so
-that their paddings are checked. Unpacking all images of a large batch takes most of a second."""
+"""Number of values per image below which all images are unpacked to check their padding. Unpacking
+all images of a large batch takes most of a second."""
 _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
                  for name in ("compare", "fill_with_guards"))
 _ITEMS = 256
-"""Work-items of a work-group, as in check.cl."""
+"""Work-items per work-group, as in check.cl."""
 _MOST_GROUPS = 1024
-"""The most work-groups of a launch that fills memory or searches it for guard bytes."""
+"""Largest number of work-groups that fill memory or search it for guard bytes."""
 _BLOCKS = 64
-"""Number of work-groups that compare a large image. Where few images are compared, more work-groups
+"""Number of work-groups that compare a large image. If few images are compared, more work-groups
 compare each image."""
 _RANK = 4
-"""The number of dimensions of a tensor in check.cl."""
+"""Number of dimensions of a tensor in check.cl."""
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which single squares may be too small for float32."""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
-    """Return the error of an output that lies between two guards, each at least as long as the
-    device's alignment: infinite where a guard was written over, a part of the output was not
-    written, or a padding is not zero.
+    """Return the error of an output between two guards.
 
-    images: indices of the images that `expected` holds, which are compared; the other images are
-    only searched for values that were not written. None: `expected` is the whole output, which does
-    not consist of images.
-    limits: for discontinuous results, how far right results may be from `expected`; None for other
-    results.
+    Each guard is at least as long as the device's alignment. The error is infinite if a guard was
+    overwritten, part of the output was not written, or padding is not zero.
+
+    images: indices of the images in `expected`, which are compared; the other images are only
+    searched for values that were not written. None: `expected` is the whole output, which does not
+    consist of images.
+    limits: for discontinuous results, how far correct results may be from `expected`; None for
+    other results.
     """
     margin = buffer.device.alignment
     memory = np.empty(buffer.nbytes, np.uint8)
@@ -75,11 +79,11 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
 
 
 def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
-    """Return the logical array of an output; None where its paddings are not zero."""
+    """Return the logical array of an output; None if its padding is not zero."""
     result = unpack(memory.view(spec.stored_dtype), spec)
     is_padded = spec.format.is_packed or (
         memory.nbytes != spec.size * spec.stored_dtype.itemsize)
-    # kernels that read the output rely on zeros in its paddings
+    # kernels that read the output rely on zeros in its padding
     if is_padded and not np.array_equal(pack(result, spec).reshape(-1).view(np.uint8), memory):
         return None
     return result
@@ -87,23 +91,27 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Return the error of the values that are not near a discontinuity; infinite where a value
-    differs by more than it may."""
+    """Return the error of values away from discontinuities.
+
+    It is infinite if a value differs by more than its limit.
+    """
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
     same = (result == right) | ((result != result) & (right != right))  # both are NaN
     with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.where(same, 0, np.abs(result.astype(np.float64) - expected))
-    if not (apart <= limits.largest).all():
+        differences = np.where(same, 0, np.abs(result.astype(np.float64) - expected))
+    if not (differences <= limits.largest).all():
         return math.inf
     return difference(np.where(limits.uncertain, right, result), expected, together)
 
 
 def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float:
-    """Return the largest normalised error, |result - expected| / |expected|, of any group of
-    `together` consecutive images; infinite where integers differ, or where a value is finite in
-    one array only."""
+    """Return the largest normalised error, |result - expected| / |expected|.
+
+    It is computed for each group of `together` consecutive images. It is infinite if integers
+    differ, or if a value is finite in only one of the arrays.
+    """
     if result.dtype.kind != "f":
         return 0.0 if np.array_equal(result, expected) else math.inf
     if not expected.size:
@@ -122,9 +130,13 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
 
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
-    """Return the largest normalised error of any group of `together` consecutive images, from each
-    image's sum of squares of expected values and sum of squares of differences."""
-    # images that are left over join the last group
+    """Return the largest normalised error of any group of images.
+
+    A group is `together` consecutive images.
+
+    expected, differences: each image's sum of squares of expected values and of differences.
+    """
+    # the remaining images join the last group
     starts = range(0, max(1, len(expected) // together * together), together)
     size, error = np.sqrt(np.add.reduceat(np.stack([expected, differences]), starts, axis=1))
     return float(np.where(size > 0, error / np.where(size > 0, size, 1), error).max())
@@ -137,25 +149,29 @@ def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
 
 
 class DeviceCheck:
-    """The kernels that compare the outputs of candidates, compiled for one device."""
+    """The kernels that compare outputs of candidates on one device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._compare, self._fill = map(device.compile, _KERNELS)
 
     def fill_with_guards(self, memory: Buffer) -> None:
-        """Fill memory, a multiple of four bytes, with the guard byte."""
+        """Fill memory with the guard byte.
+
+        The size of the memory is a multiple of four bytes.
+        """
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
         self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Return the error that check.error_of() returns, for an output whose spec handles()
-        accepts. Return None where squares are too large or too small for float32, so that the host
-        has to compare.
+        """Return the error that check.error_of() returns, computed on the device.
 
-        expected: the expected values of the compared images, in row-major float32.
+        The spec has to be one that handles() accepts. None if squares are too large or too small
+        for float32, so that the host has to compare.
+
+        expected: expected values of the compared images, in row-major float32.
         """
         device = self._device
         count = spec.shape[0] if images is not None else 1
@@ -174,7 +190,7 @@ class DeviceCheck:
             np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))
         device.read(answer, sums)
         found = int(np.bitwise_or.reduce(sums[..., 3].astype(np.int32), axis=None))
-        # where all images are compared, an unwritten element is a NaN, which sums[..., 2] counts
+        # if all images are compared, an unwritten element is a NaN, which sums[..., 2] counts
         if found & 1 or (found & 2 and images is not None and len(images) < count):
             return math.inf
         if sums[..., 2].any():
@@ -187,20 +203,23 @@ class DeviceCheck:
 
 
 def checks_in_memory(device: Device) -> bool:
-    """Return whether candidates are checked in a device's own memory."""
+    """Return whether candidates are checked in the device's own memory."""
     return device.compiles and not device.on_processors
 
 
 def handles(spec: TensorSpec) -> bool:
-    """Return whether tensors of a spec can be compared on the device: floats without paddings, of
-    at most four dimensions."""
+    """Return whether the device can compare tensors of a spec.
+
+    They have to be floats without padding, of at most four dimensions.
+    """
     return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
 
 
 def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the sizes and strides of a tensor as if it had four dimensions; added dimensions come
-    first.
+    """Return a tensor's sizes and strides as four dimensions.
+
+    Added dimensions come first.
     """
     added = _RANK - len(spec.shape)
     return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

@@ -1,4 +1,4 @@
-"""The times that are expected of candidates and conversions before they are measured."""
+"""Estimated times of candidates and conversions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.tensor import TensorSpec
 
 LEAST_SHARE = 0.4
-"""Share of the expected time that a candidate, or a conversion, takes at least: models of
-algorithms were fitted on few devices."""
+"""Lower bound of a measured time, as a share of the estimate. The models of algorithms were fitted
+on few devices."""
 _GPU_US, _PROCESSOR_US = 2.0, 5.0
-"""The time of an empty launch in microseconds."""
+"""Time of an empty launch in microseconds."""
 _FASTER = {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0}
-"""How many times as many operations a GPU does in each precision as in float32."""
+"""Throughput of a GPU in each precision relative to float32."""
 
 
 def model_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> float:
-    """Return the time by the algorithm's own model, with its launches; floor_us() where the
-    algorithm has no model, and where all outputs are empty: models may divide by sizes."""
+    """Return the time that the algorithm's model predicts, in microseconds.
+
+    It includes the launches. The result is floor_us() if the algorithm has no model, and if all
+    outputs are empty, because models may divide by sizes.
+    """
     is_empty = not any(spec.size for spec in problem.outputs)
     own = None if is_empty else algorithm.expected_us(problem, variant, device)
     if own is None:
@@ -27,8 +30,10 @@ def model_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: D
 
 
 def floor_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> float:
-    """Return the time of a launch that computes and moves what the problem needs at the peak rates
-    of the device's kind."""
+    """Return the time of one launch at peak rates.
+
+    The launch computes and moves what the problem needs; the rates are those of the device's kind.
+    """
     info = getattr(problem, "weights_info", None)
     share = 1.0 if algorithm.dense or info is None else info.density
     faster = 1.0 if device.on_processors else _FASTER[variant.precision]
@@ -38,7 +43,7 @@ def floor_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: D
 
 
 def conversion_us(source: TensorSpec, target: TensorSpec, device: Device) -> float:
-    """Return the time that is expected of a conversion from one format to another."""
+    """Return the estimated time of a format conversion, in microseconds."""
     return _launch_us(device) + _moved_us(device, source, target)
 
 

@@ -1,14 +1,15 @@
-"""Discontinuities of sign, comparisons, floor and selections: where right results may differ.
+"""Discontinuous functions: where a correct result may differ from the reference.
 
-A candidate rounds in another way than the float64 reference. A value near a discontinuity may
-come out on its other side, and the candidate is still right. So the reference is also computed from
-operands that are nudged at random, by more than a right candidate may be off. A result that no
-nudge moves has to be the reference's. A result that nudges move across a discontinuity is not
-compared by normalised error. A problem whose epilogue has discontinuities is computed without
-them, too, and these results are compared by normalised error.
+Sign, comparisons, floor and selections are discontinuous. A candidate does not round like the
+float64 reference, so a value near a discontinuity may end up on its other side although the
+candidate is correct. Therefore the reference is also computed from randomly perturbed operands; the
+perturbations exceed the error of a correct candidate. A result that no perturbation changes has to
+equal the reference. A result that perturbations move across a discontinuity is excluded from the
+normalised error. A problem whose epilogue has discontinuities is computed without them, too, and
+those results are compared by normalised error.
 
-Source of the nudges: D. S. Parker, "Monte Carlo arithmetic: exploiting randomness in floating-point
-arithmetic", UCLA CSD-970002, 1997.
+Source of the perturbations: D. S. Parker, "Monte Carlo arithmetic: exploiting randomness in
+floating-point arithmetic", UCLA CSD-970002, 1997.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from gossamer.ops.fused.problem import FusionProblem, reference
 from gossamer.ops.registry import OPS
 
 _NUDGE = 8.0
-"""Standard deviation of the normally distributed nudges, relative to the operand, as a multiple of
-the largest normalised error. It is more than 1, since the normalised error is a root mean square
-over all results."""
+"""Standard deviation of the normally distributed perturbations, relative to the operand, as a
+multiple of the largest normalised error. It exceeds 1 because the normalised error is a root mean
+square over all results."""
 _PAIRS = 3
-"""Number of pairs of opposite nudges. One pair may nearly cancel in a sum; all of them hardly ever
-do."""
+"""Number of pairs of opposite perturbations. One pair may nearly cancel in a sum; it is very
+unlikely that all of them do."""
 _LARGE = 64.0
-"""The largest move of a result that crosses no discontinuity, as a multiple of the largest
-normalised error and relative to the root mean square of the results."""
+"""Largest change of a result that crosses no discontinuity, as a multiple of the largest normalised
+error and relative to the root mean square of the results."""
 _FURTHER = 4.0
-"""A result near a discontinuity may be off by this multiple of its largest move."""
+"""Largest error of a result near a discontinuity, as a multiple of its largest change."""
 _GRID = 256.0
-"""Multiples of 1 / _GRID are numbers of few bits, whose products and sums are exact in float32."""
+"""Multiples of 1 / _GRID have few bits, so that their products and sums are exact in float32."""
 _ROUNDED = frozenset({"div", "pow", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan",
                       "erf", "sigmoid"})
-"""Functions that devices may round even where the result for integers is an integer."""
+"""Functions that devices may round even if the exact result for integers is an integer."""
 Arrays = Mapping[str, np.ndarray]
 
 
 def has_discontinuities(problem: Problem) -> bool:
-    """Return whether a result of the problem has discontinuities in its inputs."""
+    """Return whether results are discontinuous in the inputs."""
     if isinstance(problem, FusionProblem):
         return any(map(has_discontinuities, problem.parts))
     expression = _expression(problem)
@@ -69,10 +70,12 @@ def _expression(problem: Problem) -> Expression | None:
 
 
 def continuous_parts(problem: Problem) -> list[Problem]:
-    """Return the problems whose results are the values before the discontinuities of an epilogue:
-    the arguments of a comparison or another discontinuous function, and the condition of a `where`.
-    Return an empty list for problems without an epilogue, such as element-wise ones, which compute
-    no sums, and fusions, whose algorithms compute only the problems that they were made for."""
+    """Return the problems of the values before discontinuities.
+
+    These values are the arguments of a comparison or another discontinuous function, and the
+    condition of a `where`. The list is empty for problems without an epilogue, such as element-wise
+    ones, which compute no sums, and fusions, whose algorithms compute only their own problems.
+    """
     epilogue: Epilogue | None = getattr(problem, "epilogue", None)
     if epilogue is None:
         return []
@@ -94,12 +97,13 @@ def continuous_parts(problem: Problem) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an output of a right candidate may be from the reference's output. Both arrays have
-    the output's shape.
+    """Largest errors of a correct candidate's output.
 
-    largest: the largest difference of each value; infinite where only the normalised error counts.
-    uncertain: True where rounding may move a value across a discontinuity, so that the value does
-    not count in the normalised error.
+    Both arrays have the output's shape.
+
+    largest: the largest difference of each value; infinite if only the normalised error counts.
+    uncertain: True if rounding may move a value across a discontinuity, so that the value is
+    excluded from the normalised error.
     """
 
     largest: np.ndarray
@@ -108,9 +112,10 @@ class Bounds:
 
 def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
            expected: Sequence[np.ndarray], precision: str) -> list[Bounds]:
-    """Return the bounds of each output of a discontinuous problem, for candidates of a precision.
+    """Return the bounds of each output of a discontinuous problem.
 
     arrays: the inputs. weights: the constants by name. expected: the reference's outputs.
+    precision: the precision of the candidates.
     """
     runs = [_nudged(problem, arrays, weights, precision=precision, sign=sign,
                     rng=np.random.default_rng(pair))
@@ -121,7 +126,7 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
         least, most = moves.min(axis=0), moves.max(axis=0)
         size = LARGEST_ERROR[precision] * np.abs(np.nan_to_num(
             right.astype(np.float64), posinf=0.0, neginf=0.0))
-        # a nudge moves what is continuous each time
+        # every perturbation changes a continuous result
         uncertain = (most > 0) & ((least == 0)
                                   | (most > _LARGE * np.sqrt(np.square(size).mean())))
         largest = np.where(most == 0, size.max(initial=0), np.inf)
@@ -131,10 +136,10 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
 
 def _nudged(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays, *, precision: str,
             sign: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the reference's outputs from operands that are nudged, in each part of a fusion anew.
+    """Return the reference's outputs for perturbed operands.
 
-    Integers, and fractions of few bits, stay as they are where float32 arithmetic on them rounds
-    nothing.
+    Each part of a fusion is perturbed anew. Integers and fractions of few bits are kept if float32
+    arithmetic on them is exact.
     """
     if isinstance(problem, FusionProblem):
         return reference(problem, arrays, weights,
@@ -154,8 +159,10 @@ def _nudged(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays, *, 
 
 
 def _rounds_few_bits(problem: Problem) -> bool:
-    """Return whether float32 arithmetic may round the results of a problem's expression for
-    numbers of few bits: by a function, or by a constant of many bits."""
+    """Return whether float32 may round results of few-bit numbers.
+
+    The cause is a function, or a constant of many bits, in the problem's expression.
+    """
     expression = _expression(problem)
     return expression is not None and any(
         step.function in _ROUNDED or any(np.float16(c) != c for c in step.constants)

@@ -1,4 +1,6 @@
-"""The memory that all candidates on a device share while they are checked and timed.
+"""Memory that all candidates on a device share.
+
+They use it during checks and timing.
 
 Inputs are drawn and uploaded once for all layers that take the same inputs.
 """
@@ -18,25 +20,25 @@ from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
 from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 8, 2**33
-"""Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
+"""Limits on the inputs that are kept for later layers: 1/_SHARE of the device's memory, and
 _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
-"""The most bytes of drawn numbers that are kept."""
+"""Largest size in bytes of the random numbers that are kept."""
 _DRAWN = 2**20
-"""Number of values of an input that are drawn before its images repeat."""
+"""Number of random values of an input after which its images repeat."""
 _LEAST_PERIOD = 3
-"""Least number of images after which inputs repeat."""
+"""Smallest number of images after which inputs repeat."""
 
 
 class CandidateMemory:
     """Inputs, outputs and the workspace of candidates on one device.
 
-    Candidates run one after another, so all candidates write to the same memory. This memory is
-    replaced where a candidate needs more; candidates that were prepared before keep the old memory.
+    Candidates run one after another, so all candidates write to the same memory. It is replaced
+    when a candidate needs more; candidates that were prepared before keep the old memory.
 
     examples: the inputs.
-    on_device: the kernels that check candidates in the device's memory; None where the device
-    shares its memory with the host, which then checks the candidates.
+    on_device: the kernels that check candidates in the device's memory; None if the device shares
+    its memory with the host, which then checks the candidates.
     """
 
     def __init__(self, device: Device) -> None:
@@ -46,8 +48,11 @@ class CandidateMemory:
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def _buffer(self, purpose: str, nbytes: int, index: int = 0) -> Buffer:
-        """Return memory of at least `nbytes` bytes that all candidates share. Smaller memory is
-        freed first, unless a candidate that was prepared before still needs it."""
+        """Return shared memory of at least `nbytes` bytes.
+
+        Memory that is too small is freed first, unless a candidate that was prepared before still
+        needs it.
+        """
         key = purpose, index
         if key not in self._buffers or self._buffers[key].nbytes < nbytes:
             self._buffers.pop(key, None)
@@ -56,8 +61,11 @@ class CandidateMemory:
         return self._buffers[key]
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Return memory for output `index` between two guards, each at least as long as the
-        device's alignment. All bytes have the value of the guard byte."""
+        """Return memory for output `index` between two guards.
+
+        Each guard is at least as long as the device's alignment. All bytes have the value of the
+        guard byte.
+        """
         device = self.device
         nbytes = (-(-spec.nbytes // device.alignment) + 2) * device.alignment
         memory = self._buffer("a candidate's output", nbytes, index).view(0, nbytes)
@@ -68,20 +76,22 @@ class CandidateMemory:
         return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Return the workspace of a variant; None where the variant needs no workspace."""
+        """Return the workspace of a variant; None if it needs none."""
         return (self._buffer("a candidate's workspace", variant.workspace) if variant.workspace
                 else None)
 
     def release(self) -> None:
-        """Free the memory, so that whole programs can use all memory of the device."""
+        """Free the memory, so that whole programs can use it."""
         self.examples.forget()
         self._buffers.clear()
 
 
 class Examples:
-    """Example inputs of problems on one device, as Problem.example_inputs draws them. In large
-    batches images repeat. Problems whose first inputs have the same specs and facts share these
-    inputs."""
+    """Example inputs of problems on one device.
+
+    Problem.example_inputs draws them. In large batches images repeat. Problems whose first inputs
+    have the same specs and facts share these inputs.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -92,11 +102,12 @@ class Examples:
 
     def of(self, problem: Problem, seed: int = 0,
            images: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Return the inputs of some images of a problem. An input that does not consist of images
-        is returned whole. The arrays must not be written to.
+        """Return the inputs of some images of a problem.
 
-        seed: each seed gives other inputs.
-        images: the indices of the images; None for a problem that does not consist of images.
+        An input that does not consist of images is returned whole. The arrays are read-only.
+
+        seed: each seed gives different inputs.
+        images: indices of the images; None for a problem that does not consist of images.
         """
         one = problem.first_images(1)
         return [array if images is None or spec.shape == of_one.shape
@@ -105,7 +116,7 @@ class Examples:
                                                problem.inputs, one.inputs, strict=True)]
 
     def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
-        """Return the inputs of the images that differ from one another."""
+        """Return the inputs of the distinct images."""
         few = problem if period is None else problem.first_images(period)
 
         def draw() -> list[np.ndarray]:
@@ -117,8 +128,10 @@ class Examples:
         return self._drawn.of(_key(few, len(few.inputs), seed), draw)
 
     def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
-        """Return one of the inputs that of() returns, in the device's memory and in the layout of
-        a spec, its images repeated where the spec has more images."""
+        """Return an input of of() in device memory.
+
+        It has the layout of `spec`; images are repeated if the spec has more of them.
+        """
         period = _period(problem)
 
         def upload() -> Buffer:
@@ -129,12 +142,14 @@ class Examples:
         return self._buffers.of((_key(problem, index + 1, seed), period, spec), upload)
 
     def forget(self) -> None:
-        """Free the inputs on the device, which may have been overwritten."""
+        """Free the inputs on the device.
+
+        They may have been overwritten.
+        """
         self._buffers.clear()
 
     def with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
-        """Return new memory. Where too little memory is free, the inputs on the device are freed
-        first."""
+        """Allocate memory, freeing inputs if necessary."""
         try:
             return allocate()
         except OutOfMemoryError:
@@ -143,16 +158,21 @@ class Examples:
 
 
 def _key(problem: Problem, count: int, seed: int) -> Hashable:
-    """Return a key that is equal for problems with the same first `count` inputs."""
+    """Return a key of a problem's first `count` inputs.
+
+    It is equal for problems with the same first inputs.
+    """
     own = type(problem).example_inputs is not Problem.example_inputs
     return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
 
 
 def _period(problem: Problem) -> int | None:
-    """Return the number of images after which the inputs of a problem repeat, because drawing and
-    packing all images would take too long. Return None where the inputs do not repeat. The first,
-    the middle and the last image are compared with the reference. The number divides none of the
-    distances between these three images, so that these images differ."""
+    """Return the number of images before inputs repeat.
+
+    They repeat because drawing and packing all images would take too long. None if they do not
+    repeat. The first, the middle and the last image are compared with the reference. The number
+    divides none of the distances between these three images, so that these images differ.
+    """
     one = problem.first_images(1)
     if one == problem:
         return None

@@ -1,4 +1,4 @@
-"""The right outputs of a network, computed in float64 layer by layer, without optimisations."""
+"""Reference outputs of a network, computed in float64."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ Arrays = Mapping[str, np.ndarray]
 """Inputs or outputs of a network by name."""
 
 _BYTES_AT_ONCE = 2**28
-"""About the most bytes of the values of images that are computed together."""
+"""Approximate limit on the size of the values of images that are computed together."""
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
-    """Return the outputs in float64. Images are computed a few at a time where no node mixes them,
-    and values are freed after their last reader. Raises InputError where the inputs do not fit the
-    graph."""
+    """Return the outputs of a graph in float64.
+
+    If no node mixes images, a few images are computed at a time. Values are freed after their last
+    reader. Raises InputError if the inputs do not fit the graph.
+    """
     images = batch_of(graph, [inputs[info.name] for info in graph.inputs])
     by_image = {info.name for info in graph.inputs if info.shape[:1] == (None,)}
     mixing, outputs_by_image = along_batch(graph, images)
@@ -36,12 +38,12 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
     nbytes = sum(8 * spec.size for layer in layers for spec in layer.problem.outputs)
     if by_image and mixing is None and nbytes > _BYTES_AT_ONCE:
         few = math.ceil(images / math.ceil(nbytes / _BYTES_AT_ONCE))
-        with suppress(GossamerError):  # the graph may be made for one batch size only
+        with suppress(GossamerError):  # the graph may support one batch size only
             layers, constants = lower(resolve(graph, few), store)
             count = few
     parts: list[dict[str, np.ndarray]] = []
     for first in range(0, max(images, 1), max(count, 1)):
-        # the last part is filled up with the first images
+        # the last part is padded with the first images
         values = {name: array.take(range(first, first + count), axis=0, mode="wrap")
                   if name in by_image else array for name, array in inputs.items()}
         parts.append(_computed(layers, constants, values, [info.name for info in graph.outputs]))
@@ -52,7 +54,7 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 
 def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
               outputs: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named outputs of layers that are computed in float64."""
+    """Compute layers in float64 and return the named outputs."""
     last = {name: index for index, layer in enumerate(layers) for name in layer.inputs}
     values: dict[str, np.ndarray] = dict(constants)
     values.update({name: array.astype(np.float64) if array.dtype.kind == "f" else array

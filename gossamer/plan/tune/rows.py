@@ -1,5 +1,4 @@
-"""The rows of the table that planning fills: the candidates of layers and fusions, with what is
-known of the time of each."""
+"""Rows of the planning table: candidates and what is known of their times."""
 
 from __future__ import annotations
 
@@ -23,28 +22,29 @@ from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
-"""The beginning of the reason that reports state for a candidate that was left out."""
+"""Beginning of the reason that reports state for a candidate that was left out."""
 _FUSED = 1.25
-"""Ratio of a fusion's time to the time of its layers alone up to which the fusion may be of use,
-since it may save conversions."""
+"""Largest ratio of a fusion's time to the time of its unfused layers at which the fusion may pay
+off, because it may save conversions."""
 UNTIMED = 0.95
-"""Share of its expected time with which a row without a time is compared with measured ones, so
-that a row that seems to be as fast as the best is measured."""
+"""Factor applied to the estimate of a row without a time when it is compared with measured rows, so
+that a row that seems as fast as the best is measured."""
 
 _LEAST_SHARE_OF_CONFIGS = 0.5
-"""A row is expected to take at least this share of the time that follows from the model and from
-the times of its algorithm for other configs: the last config of a library may take half the time of
-its first one."""
+"""Lower bound of a row's time, as a share of the estimate from the model and from other configs of
+its algorithm: the last config of a library may take half the time of its first one."""
 
 _Kind = tuple[tuple[Format, ...], str]
-"""The formats and the precision of a candidate."""
+"""Formats and precision of a candidate."""
 
 
 @dataclass(eq=False)
 class LayerTimes:
-    """The best times that are known for a layer or fusion, by formats and precision.
+    """The best known times of a layer or fusion.
 
-    keeps_precisions: whether a candidate may be of use though a less precise one is faster.
+    There is one for each combination of formats and precision.
+
+    keeps_precisions: whether a candidate may be needed although a less precise one is faster.
     groups: the groups of the layer's rows.
     parts: for a fusion, the times of its layers; empty for a layer.
     best: the fastest row of each combination of formats and precision.
@@ -58,7 +58,7 @@ class LayerTimes:
 
     @property
     def best_us(self) -> float:
-        """The time of the fastest row in microseconds; infinite where no row has a time."""
+        """Time of the fastest row in microseconds; infinite if no row has a time."""
         return min((row.time_us or 0.0 for row in self.best.values()), default=math.inf)
 
     @property
@@ -67,16 +67,19 @@ class LayerTimes:
         return (row for group in self.groups for row in group.rows.values())
 
     def update(self) -> None:
-        """Set the best times from the rows that have a time."""
+        """Set the best times from the measured rows."""
         self.best = {}
         for row in sorted((row for row in self.rows if row.time_us is not None),
                           key=lambda row: row.time_us or 0.0):
             self.best.setdefault((row.formats, row.variant.precision), row)
 
     def limit_us(self, row: Row, device: Device) -> float:
-        """Return the time from which on a row is of no use: a known row may take its place, at the
-        cost of its own time and of the conversions between the formats of both. For a fusion, the
-        limit is at most _FUSED times the time of its layers alone."""
+        """Return the time above which a row cannot be best.
+
+        At this time a known row could replace it, at the cost of the known row's time and of the
+        conversions between the formats of both. For a fusion, the limit is at most _FUSED times the
+        time of its unfused layers.
+        """
         rank = PRECISIONS.index(row.variant.precision)
         known = [known for (_, precision), known in self.best.items()
                  if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)]
@@ -89,15 +92,16 @@ class LayerTimes:
 
 @dataclass(eq=False)
 class Group:
-    """Rows whose times hold for several layers, because their algorithms ignore the properties in
-    which the layers differ.
+    """Rows whose times hold for several layers.
+
+    Their algorithms ignore the properties in which the layers differ.
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
     layers: the layers for which the times hold.
-    similar: the group of an earlier layer that differs only in its weights. What is known of its
-    rows is expected of the rows of this group as long as none of these is tried. None without such
-    a layer.
+    similar: the group of an earlier layer that differs only in its weights. As long as no row of
+    this group has been tried, its rows are estimated from the rows of that group. None if there is
+    no such layer.
     rows: the rows by their keys.
     """
 
@@ -109,7 +113,7 @@ class Group:
     rows: dict[CandidateKey, Row] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
-        """Add a layer for which the times of this group hold."""
+        """Add a layer to the group."""
         if times not in self.layers:
             self.layers.append(times)
             times.groups.append(self)
@@ -120,40 +124,51 @@ class Group:
             times.update()
 
     def tried(self, algorithm: Algorithm) -> list[Row]:
-        """Return the rows of an algorithm that were measured, with a time or a failure; those of
-        the similar group where there are none."""
+        """Return the measured rows of an algorithm.
+
+        They have a time or a failure.
+
+        If there are none, those of the similar group are returned.
+        """
         found = [row for row in self.rows.values() if row.algorithm is algorithm
                  and row.measured is not None and not row.measured.not_tried]
         return found or ([] if self.similar is None else self.similar.tried(algorithm))
 
     def ratio(self, algorithm: Algorithm) -> float | None:
-        """Return the least ratio of a time of an algorithm to its model's time; infinite where all
-        rows that were tried failed, None where none was tried."""
+        """Return an algorithm's smallest ratio of measured to modelled time.
+
+        It is infinite if all rows that were tried failed, and None if none was tried.
+        """
         tried = self.tried(algorithm)
         return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
                    default=math.inf) if tried else None
 
     def least_us(self, row: Row) -> float:
-        """Return the least time that a row can be expected to take, by the times of its algorithm,
-        else by the model alone."""
+        """Return the lower bound of a row's time in microseconds.
+
+        It follows from the times of the row's algorithm, or from the model alone if there are none.
+        """
         ratio = self.ratio(row.algorithm)
         if ratio is None:
             return LEAST_SHARE * row.model_us
         return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
 
     def expected_us(self, row: Row) -> float:
-        """Return the time that is expected of a row without one: the model's, times the ratio of
-        the same row of the similar group, else of the algorithm; infinite where the similar group
-        has left the row out."""
-        alike = None if self.similar is None else self.similar.rows.get(row.key)
-        if alike is not None and alike.measured is not None and alike.measured.not_tried:
+        """Return the estimated time of a row that has none.
+
+        It is the model's time, multiplied by the ratio of measured to modelled time of the same row
+        in the similar group, or of the algorithm. It is infinite if the similar group has left the
+        row out.
+        """
+        similar = None if self.similar is None else self.similar.rows.get(row.key)
+        if similar is not None and similar.measured is not None and similar.measured.not_tried:
             return math.inf
-        ratio = (self.ratio(row.algorithm) if alike is None or alike.time_us is None
-                 else alike.time_us / alike.model_us)
+        ratio = (self.ratio(row.algorithm) if similar is None or similar.time_us is None
+                 else similar.time_us / similar.model_us)
         return UNTIMED * row.model_us * (1.0 if ratio is None else ratio)
 
     def limit_us(self, row: Row) -> float:
-        """Return the time from which on a row is of no use for any layer."""
+        """Return the time above which no layer needs a row."""
         return max(times.limit_us(row, self.device) for times in self.layers)
 
 
@@ -161,10 +176,10 @@ class Group:
 class Row:
     """A candidate of the layers of a group.
 
-    model_us: the time in microseconds that the algorithm's model gives.
-    measured: its measurement; None where it was neither measured nor left out.
-    stored: the measurement that the cache has.
-    timing: its samples, where this process has timed it.
+    model_us: time in microseconds that the algorithm's model predicts.
+    measured: its measurement; None if it was neither measured nor left out.
+    stored: the measurement in the cache.
+    timing: its samples, if this process has timed it.
     may_differ: whether the measurement may be different next time, so that it is not stored.
     key: the candidate's key among the candidates for its problem.
     """
@@ -185,13 +200,15 @@ class Row:
 
     @property
     def time_us(self) -> float | None:
-        """The measured time; None for a row without a time."""
+        """The measured time in microseconds; None for a row without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate, with its measurement or, as long as it may still be measured, with the
-        time that is expected of it."""
+        """The candidate with its measurement, or with its estimated time.
+
+        It has an estimate as long as it may still be measured.
+        """
         if self.measured is not None:
             return Candidate(self.algorithm, self.variant, self.measured)
         return Candidate(self.algorithm, self.variant, self._unmeasured,
@@ -203,8 +220,9 @@ class Row:
 
 
 class Rows:
-    """The rows of all layers and fusions that were listed, on any device, with what is known of
-    them.
+    """The rows of all listed layers and fusions.
+
+    They may be on any device.
 
     times: the times by a layer's name and problem: conversions of one value to the same format have
     the same name, whatever format they convert from.
@@ -218,8 +236,9 @@ class Rows:
         """The group of the first layer of each shape whose candidates depend on zeros."""
 
     def listed(self, nodes: Iterable[MeasuredLayer], key: str) -> dict[Row, None]:
-        """Return the rows of layers that nothing was known of. Those with a stored measurement that
-        suffices get it.
+        """Return the rows of layers of which nothing was known.
+
+        Rows with a sufficient stored measurement receive it.
 
         key: identifies the search; what a search with the same key has left out is left out.
         """
@@ -245,7 +264,7 @@ class Rows:
         return new
 
     def _group(self, problem: Problem, layer: Layer, device: Device) -> Group:
-        """Return the group of a problem, which the first layer makes."""
+        """Return the group of a problem; the first layer creates it."""
         key = device.name, problem
         if key not in self._groups:
             group = self._groups[key] = Group(problem, layer, device)
@@ -270,8 +289,7 @@ class Rows:
         group.update()
 
     def _suffices(self, stored: Measurement, group: Group, key: str) -> bool:
-        """Return whether a stored measurement is enough, so that its candidate is not measured
-        again."""
+        """Return whether a stored measurement makes another one unnecessary."""
         if stored.not_tried:
             return stored.search == key
         if stored.failure:
@@ -280,9 +298,11 @@ class Rows:
         return stored.samples >= self._space.limits.samples
 
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
-        """Return the candidates of a layer whose measuring has begun, in order of preference.
-        Candidates that would take too long to build, or were left out, are excluded candidates; a
-        candidate that may still be measured has the time that is expected of it, too."""
+        """Return the candidates of a layer whose search has begun.
+
+        They come in order of preference. Candidates that would take too long to build, or were left
+        out, are excluded candidates. A candidate that may still be measured has an estimated time.
+        """
         space, problem, candidates = self._space, node.layer.problem, []
         most_s = space.limits.build_seconds
         for algorithm in node.algorithms:
@@ -304,7 +324,7 @@ class Rows:
         for row, measured in made.items():
             fresh.setdefault(row.group.device.name, {}).setdefault(
                 row.group.problem, []).append(measured)
-        # written first: what an interrupt of the writing leaves out is written by the next call
+        # rows are marked only after writing: after an interrupt, the next call writes the rest
         for device in {row.group.device.name: row.group.device for row in made}.values():
             self._caches.of(device).put(fresh[device.name])
         for row, measured in made.items():
@@ -312,8 +332,10 @@ class Rows:
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Return the candidates that are not excluded. Raises GossamerError with the reasons where all
-    candidates are excluded."""
+    """Return the candidates that are not excluded.
+
+    Raises GossamerError with the reasons if all candidates are excluded.
+    """
     remaining = [candidate for candidate in candidates if candidate.is_usable]
     if not remaining:
         raise GossamerError(
@@ -324,13 +346,15 @@ def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> lis
 
 
 def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
-    """Return the problem under which an algorithm's times are stored: for a dense algorithm this
-    problem is the same for all weights."""
+    """Return the problem under which an algorithm's times are stored.
+
+    For a dense algorithm this problem is the same for all weights.
+    """
     return without_zeros(problem) if algorithm.dense else problem
 
 
 def without_zeros(problem: Problem) -> Problem:
-    """Return a problem that does not say which of its weights are zero."""
+    """Return a problem without the information which weights are zero."""
     if isinstance(problem, FusionProblem):
         return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
@@ -341,7 +365,9 @@ def without_zeros(problem: Problem) -> Problem:
 
 
 def similar_shape(problem: Problem) -> Problem | None:
-    """Return a problem that is equal for problems that differ only in which of their weights are
-    zero; None for a problem that does not say which."""
+    """Return a problem shared by layers that differ in zeros.
+
+    None if the problem does not specify which of its weights are zero.
+    """
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     return None if info is None or not info.mask_hash else without_zeros(problem)

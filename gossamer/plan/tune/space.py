@@ -1,4 +1,4 @@
-"""The space of the search: which candidates the layers of a network have within an effort."""
+"""The search space: the candidates of a network's layers within an effort."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gossamer.plan.policy import (
 
 
 class Space:
-    """The candidates of layers within an effort, in order of preference.
+    """Candidates of layers within an effort, in order of preference.
 
-    effort: the name of the effort; None where nothing is measured.
-    limits: the numbers of the effort.
-    precisions: the precisions that are allowed.
-    keeps_precisions: whether candidates are measured even where less precise candidates are faster,
-    because the plan may need them to keep its error within the policy's tolerance.
+    effort: name of the effort; None if nothing is measured.
+    limits: limits of the effort.
+    precisions: allowed precisions.
+    keeps_precisions: whether to measure candidates even if less precise ones are faster, because
+    the plan may need them to keep its error within the policy's tolerance.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -36,16 +36,19 @@ class Space:
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self.why = "without an effort" if effort is None else f"with effort {effort}"
-        """Words for messages: what sets the limit on build time."""
+        """Text for messages: what limits the build time."""
 
     @classmethod
     def unmeasured(cls, threads: Threads = ALL) -> Space:
-        """Return the candidates that layers have where nothing is measured, in strict float32."""
+        """Return the candidates in strict float32 for plans without measurements."""
         return cls(None, UNMEASURED, PRECISIONS[:1], keeps_precisions=False, threads=threads)
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Return why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where the algorithm has such a variant."""
+        """Return why an algorithm cannot compute a problem, or None.
+
+        Either it does not support the problem, or none of its variants has an allowed precision and
+        build time.
+        """
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
@@ -55,15 +58,19 @@ class Space:
 
     def buildable(self, algorithm: Algorithm, problem: Problem,
                   device: Device) -> Iterator[Variant]:
-        """Yield the variants within the effort that do not take too long to build."""
+        """Yield the variants within the effort's limit on build time."""
         return (variant for variant in self.within_effort(algorithm, problem, device)
                 if variant.build_seconds <= self.limits.build_seconds)
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Return the variants of an algorithm's first configs, in the precisions that are allowed.
-        Configs are taken in order until their number reaches the effort's limit. A config that
-        would take too long to build is returned, but does not count towards the limit."""
+        """Return an algorithm's variants within the effort.
+
+        These are the variants of its first configs, in the allowed precisions.
+
+        Configs are taken in order up to the effort's limit. A config that would take too long to
+        build is included, but does not count towards the limit.
+        """
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0
@@ -81,7 +88,7 @@ class Space:
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
-        """Return the variants whose precision is allowed."""
+        """Return the variants in the allowed precisions."""
         if is_change_of_precision(problem):
             listed = iter(algorithm.variants(problem, device))
         else:

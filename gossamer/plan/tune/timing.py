@@ -1,7 +1,7 @@
-"""Checks a candidate and times it.
+"""Checks and timing of one candidate.
 
 Every candidate gets one sample of its time. A candidate near the best known time for a layer gets
-as many samples as the effort says.
+as many samples as the effort specifies.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gossamer.plan.tune.candidates import BuiltCheck
 from gossamer.plan.tune.rows import Row
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
-"""Microseconds of one sample, and the most microseconds of all samples of a candidate."""
+"""Duration of one sample, and of all samples of a candidate at most, in microseconds."""
 _NEAR = 1.15
 """Ratio to the best known time up to which a candidate is sampled more than once."""
 
 
 def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             samples: int) -> None:
-    """Check a candidate, and set its time or the reason why it has none.
+    """Check a candidate, and set its time or failure.
 
-    samples: the number of samples of a candidate near the best.
-    Where the device is lost, sets the failure and then raises DeviceLostError.
+    samples: number of samples of a candidate near the best.
+    If the device is lost, the failure is set before DeviceLostError is raised.
     """
     try:
         try:
@@ -57,7 +57,7 @@ def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State, cos
     candidates = builds.set_of(row.group.layer)
     work, error = candidates.checked(row.algorithm, row.variant, state, check)
     row.timing = _sampled(row, work, samples)
-    # samples is the number that was asked for, though a slow candidate has fewer
+    # the requested number of samples is stored, although a slow candidate has fewer
     return Measurement.of(row.algorithm, row.variant, row.timing, cost, error=error,
                           weights=candidates.digest, samples=samples)
 

@@ -1,12 +1,11 @@
-"""The tuner: has the candidates of layers measured in rounds, or reads their measurements.
+"""The tuner: measures candidates of layers in rounds, or reads measurements.
 
 The rounds are those of successive halving (K. Jamieson and A. Talwalkar, "Non-stochastic best arm
 identification and hyperparameter optimization", AISTATS 2016). The first round measures, for each
 problem and algorithm, the configs that are expected to be the fastest. Each further round measures
-twice as many configs of fewer algorithms, those that are nearest to the best, and the candidates
-that a plan would take if they took the time that is expected of them. A candidate is left out for
-one of three reasons: even its lower bound is too long, no round has reached it, or measuring has
-ended.
+twice as many configs of fewer algorithms, those nearest to the best, and the candidates that a plan
+would take if their estimates held. A candidate is left out for one of three reasons: its lower
+bound is too high, no round has reached it, or the search has ended.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure
 
-ENDED = "measuring was ended before"
+ENDED = "the search ended early"
 """The reason for candidates that a spent budget or an interrupt leaves out."""
 _STORE_SECONDS = 5.0
-"""Seconds after which a search stores its measurements so far: a process that is killed loses only
-the measurements of these seconds."""
+"""Interval in seconds at which a search stores its measurements. A process that is killed loses at
+most those of the last interval."""
 _LEAST_GAIN = 0.01
-"""Another round follows only where the last one has lowered the best times by this share."""
+"""Another round follows only if the last one has lowered the best times by this share."""
 _FEW_TIMINGS = 10
-"""The number of candidates that must be timed before a notice says how far the times scatter."""
+"""Number of candidates that must be timed before a notice reports the scatter of the times."""
 _RESERVED, _RESERVED_S = 0.2, 5.0
-"""The share of a budget that is reserved for the choice after the measurements, and the most
-seconds of this share."""
+"""Share of a budget that is reserved for the choice after the measurements, and the largest number
+of seconds of this share."""
 
 Promising = Callable[[], Sequence[tuple[Layer, Candidate]]]
-"""A function that returns the candidates that a plan would take by the times that are known and
-expected, each with its layer."""
+"""A function that returns the candidates that a plan would take by the known and estimated times,
+each with its layer."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search has come.
+    """Progress of a search.
 
-    layers: the number of layers that are measured.
+    layers: number of layers that are measured.
     known_layers: how many of these layers have a time.
-    best_us: the sum of the best times of these layers in microseconds.
-    candidates: the number of candidates that are to be measured.
+    best_us: sum of the best times of these layers in microseconds.
+    candidates: number of candidates that are to be measured.
     done: how many of these candidates are measured or left out.
-    seconds_left: the seconds that the remaining candidates may take.
+    seconds_left: estimated seconds for the remaining candidates.
     """
 
     layers: int
@@ -76,17 +75,17 @@ class Progress:
 
 
 class Tuner:
-    """Measures candidates on one device, and on the host for layers that fall back to it.
+    """Measures candidates on a device and on its fallback host.
 
     effort: "quick", "normal" or "max".
     precision: the least precise of PRECISIONS that is allowed.
     cache: the stored measurements; by default the measurements of the device in the user's folder.
-    note: called with a line of text for each batch of layers that is about to be measured.
+    note: called with a line of text before each batch of layers is measured.
     progress: called with a Progress after each candidate.
-    budget_s: seconds, counted from start(), after which there should be a plan; None for no limit.
-    From a little before that time on, only candidates that the plan cannot do without are begun.
-    keeps_precisions: whether candidates are measured even where less precise candidates are faster,
-    because the plan may need them to keep its error within the policy's tolerance.
+    budget_s: time limit for the plan in seconds, counted from start(); None for no limit. Shortly
+    before the limit, only candidates that the plan cannot do without are started.
+    keeps_precisions: whether to measure candidates even if less precise ones are faster, because
+    the plan may need them to keep its error within the policy's tolerance.
     all_vendor_configs: whether, whatever the effort, all configs of vendors' libraries are measured
     and no candidate is left out, so that each algorithm has its best time.
     threads: BLAS threads of a layer on the host.
@@ -107,7 +106,7 @@ class Tuner:
         self.cache = TuningCache(device) if cache is None else cache
         self.space = Space(effort, self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
                            keeps_precisions=keeps_precisions, threads=threads)
-        """The candidates that layers have."""
+        """The candidates of layers."""
         self._budget_s = budget_s
         self._deadline = math.inf
         self._is_stopped = False
@@ -118,31 +117,37 @@ class Tuner:
         self._timings: list[Timing] = []
         """The samples of candidates near the best."""
         self.measured = self.reused = self.not_tried = 0
-        """Numbers of candidates that were measured, whose measurements came from the cache, and
-        that were left out."""
+        """Numbers of candidates that were measured, read from the cache, and left out."""
 
     def start(self) -> None:
-        """Start a plan, and the time of its budget. Forgets which candidates were left out for the
-        previous plan: candidates that the fusions of that plan made useless may be of use now."""
+        """Start the search for a plan, and its time budget.
+
+        Candidates that were left out for the previous plan are considered again: fusions of that
+        plan may have made them unnecessary, and the new plan may need them.
+        """
         self._rows = Rows(self.space, self._caches)
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
 
     def stop(self) -> None:
-        """End measuring for good, as soon as the candidates that a plan cannot do without are
-        measured. Another thread, or the handler of a signal, may call this method."""
+        """End the search as soon as a plan is possible.
+
+        Another thread or a signal handler may call this method.
+        """
         self._is_stopped = True
 
     @property
     def is_over(self) -> bool:
-        """Whether stop() was called, or the budget is spent but for what the choice needs."""
+        """Whether the search was stopped or its budget is spent.
+
+        The share of the budget that is reserved for the choice does not count.
+        """
         return self._is_stopped or time.monotonic() > self._deadline
 
     @property
     def notices(self) -> list[str]:
-        """Sentences for the user about the files of measurements, and about the conditions under
-        which new measurements were made."""
+        """Messages for the user about cache files and measurement conditions."""
         notices = self._caches.notices
         if len(self._timings) >= _FEW_TIMINGS and (
                 scattered := scatter_notice(self._timings, self.device)):
@@ -151,20 +156,23 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Measure the algorithms' candidates within the effort, and return them as candidates()
-        does."""
+        """Measure the algorithms' candidates within the effort, and return them.
+
+        The result is that of candidates().
+        """
         node = MeasuredLayer(layer, algorithms, device)
         self.measure_all([node])
         return node.candidates
 
     def measure_all(self, nodes: Iterable[MeasuredLayer],
                     promising: Promising | None = None) -> None:
-        """Measure the candidates of layers and fusions together, and set them. The results are
-        stored, also where an interrupt ends the measuring.
+        """Measure and set the candidates of layers and fusions.
+
+        The results are stored, also if an interrupt ends the search.
 
         nodes: layers come before the fusions that cover them.
         promising: chooses the plan that the further rounds improve; by default each layer takes the
-        candidate that is expected to be the fastest.
+        candidate with the shortest estimated time.
         """
         nodes = list(nodes)
         self._key = self._key_of(nodes)
@@ -188,12 +196,14 @@ class Tuner:
             node.candidates = self.candidates(node)
 
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
-        """Return the candidates of a layer whose measuring has begun; see Rows.candidates()."""
+        """Return the candidates of a layer whose search has begun; see Rows.candidates()."""
         return self._rows.candidates(node)
 
     def verified(self, chosen: Sequence[tuple[Layer, Candidate, Device]]) -> list[Candidate]:
-        """Return the candidates. A candidate that fails, or computes wrong numbers, with the
-        constants of its layer is excluded."""
+        """Check the chosen candidates with their layers' own constants.
+
+        The candidates are returned; one that fails or computes wrong numbers is excluded.
+        """
         verified = [candidate for _, candidate, _ in chosen]
         unknown = {index: each for index, each in enumerate(chosen) if not self._is_known(*each)}
         with self._started(device for _, _, device in unknown.values()):
@@ -215,19 +225,23 @@ class Tuner:
         return verified
 
     def flush(self) -> None:
-        """Write the measurements that an interrupt has kept from being written."""
+        """Write the measurements that an interrupt has left unwritten."""
         self._caches.flush()
 
     def release(self) -> None:
-        """Free the memory that holds inputs and outputs of the layers to be measured, and end the
-        processes that compile."""
+        """Free memory and end the compiler processes.
+
+        The memory is that of inputs and outputs of candidates.
+        """
         for builds in self._builds.values():
             builds.compilers.close()
             builds.memory.release()
 
     def _key_of(self, nodes: Iterable[MeasuredLayer]) -> str:
-        """Return hexadecimal digits that identify layers and the effort: what one search has left
-        out, later searches with the same key leave out, too."""
+        """Return hexadecimal digits that identify layers and the effort.
+
+        What one search has left out, later searches with the same key leave out, too.
+        """
         scope = [[problem_key(node.layer.problem), *(each.name for each in node.algorithms)]
                  for node in nodes]
         parts = (scope, self.effort, self.precision, self.space.keeps_precisions,
@@ -242,7 +256,10 @@ class Tuner:
 
     @contextmanager
     def _started(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Within a `with` block, candidates are built on these devices by other threads."""
+        """Build candidates in other threads within a `with` block.
+
+        devices: the devices of the candidates.
+        """
         with ExitStack() as stack:
             for device in {device.name: device for device in devices}.values():
                 stack.enter_context(self._builds_on(device).started())
@@ -256,18 +273,22 @@ class Tuner:
         return [(self._builds_on(own[0].group.device), own) for own in by_device.values()]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Return whether a candidate is known to be right with a layer's constants: the layer has
-        no constants, the candidate was measured with them, or the cache records that the candidate
-        passed a check with them."""
+        """Return whether a candidate passed with a layer's constants.
+
+        This holds if the layer has no constants, the candidate was measured with them, or the cache
+        records that the candidate passed a check with them.
+        """
         measured = candidate.measured
         return (not layer.weights or measured.weights == layer.digest
                 or self._caches.of(device).has_check(layer.problem, measured, layer.digest))
 
     def _first(self) -> list[Row]:
-        """Return the rows of the first round: of each algorithm the configs with the least times
-        by its model, each in the formats with the least time. Of layers that differ only in their
-        weights the first takes part. Rows whose builds take long are left to
-        rounds in which the plan would take them."""
+        """Return the rows of the first round.
+
+        These are, for each algorithm, the configs with the shortest times by its model, each in its
+        fastest formats. Of layers that differ only in their weights, only the first takes part.
+        Rows whose builds take long are left to rounds in which the plan would take them.
+        """
         count: dict[tuple[Group, Algorithm, str], set[object]] = defaultdict(set)
         first: list[Row] = []
         for row in sorted(self._own, key=lambda row: row.model_us):
@@ -283,7 +304,7 @@ class Tuner:
         return [row for row in first if row.measured is None]
 
     def _improve(self, promising: Promising) -> None:
-        """Measure further rounds, until one has saved little."""
+        """Measure further rounds until one has saved little."""
         for number, width in enumerate(self.limits.widths, 1):
             before = {times: times.best_us for times in self._rows.times.values() if times.best}
             self._measure(self._next(promising(), width, 2**number))
@@ -292,7 +313,7 @@ class Tuner:
                 break
 
     def _cheapest(self) -> list[tuple[Layer, Candidate]]:
-        """Return the row of each group that is expected to be the fastest."""
+        """Return each group's row with the shortest estimated time."""
         best = [(group.layer, min((row.candidate for row in group.rows.values()),
                                   key=lambda candidate: candidate.likely_cost))
                 for group in {row.group: None for row in self._own}]
@@ -303,14 +324,15 @@ class Tuner:
               ) -> list[Row]:
         """Return the rows of a further round.
 
-        These are the rows that a plan takes but that have no time; and of each algorithm whose time
-        is at most `width` times the layer's best, `factor` times as many configs as in the first
-        round, in the formats that the plan gives the layer."""
+        These are the rows that a plan takes and that have no time; and, of each algorithm whose
+        time is at most `width` times the layer's best, `factor` times as many configs as in the
+        first round, in the formats that the plan gives the layer.
+        """
         found: dict[Row, None] = {}
         for layer, candidate in taken:
             times = self._rows.times.get((layer.name, layer.problem))
             if times is None:
-                continue  # a part, or a layer of another device
+                continue  # a part of a library, or a layer of another device
             kind = candidate.formats[0] + candidate.formats[1], candidate.variant.precision
             for group in times.groups:
                 # a layer that differs from an earlier one only in its weights takes the config that
@@ -339,9 +361,12 @@ class Tuner:
                                 spent * (most - done) / max(1, done)))
 
     def _required(self) -> list[Row]:
-        """Return a row for each layer without a measured candidate that works: the most precise
-        row that is left. This row is measured even where measuring was ended, or where the row was
-        left out as slow. Fusions need no such row, since their layers can be computed alone."""
+        """Return a row for each layer without a working candidate.
+
+        It is the most precise remaining row. It is measured even if the search has ended, or if it
+        was left out as too slow. Fusions need no such row, because their layers can be computed
+        unfused.
+        """
         required: dict[Row, None] = {}
         for times in self._rows.times.values():
             left = [row for row in times.rows if row.measured is None or row.measured.not_tried]
@@ -352,8 +377,10 @@ class Tuner:
         return list(required)
 
     def _measure(self, rows: Sequence[Row], *, required: bool = False) -> None:
-        """Measure rows, but for those that turn out to be of no use meanwhile. required: whether
-        the plan cannot do without them."""
+        """Measure rows, except those that turn out too slow.
+
+        required: whether the plan cannot do without them.
+        """
         if not rows:
             return
         self._begun += len(rows)
@@ -386,15 +413,17 @@ class Tuner:
             self._report()
 
     def _is_useless(self, row: Row) -> bool:
-        """Where measuring has ended, or the row's lower bound is too long, leave the row out and
-        return True."""
+        """Leave out an unnecessary row; return whether it was one.
+
+        This is the case if the search has ended, or if the row's lower bound is too high.
+        """
         if self.is_over:
             self._leave_out(row, ENDED, may_differ=True)
             return True
         least_us, limit_us = row.group.least_us(row), row.group.limit_us(row)
         if self.limits.everything or least_us < limit_us:
             return False
-        self._leave_out(row, f"at least {duration_text(least_us)} expected against "
+        self._leave_out(row, f"lower bound {duration_text(least_us)}, limit "
                              f"{duration_text(limit_us)}")
         return True
 
@@ -412,12 +441,12 @@ class Tuner:
                 self._leave_out(row, ENDED, may_differ=True)
             elif expected_us == math.inf:
                 similar = row.group.similar
-                self._leave_out(row, "no first config works" if similar is None else
-                                f"no use for {similar.layer.name}, which has other weights")
+                self._leave_out(
+                    row, "no config of the first round works" if similar is None else
+                    f"too slow for {similar.layer.name}, which differs only in its weights")
             else:
                 us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
-                self._leave_out(row, f"the rounds ended before it; about {us} expected against "
-                                     f"{limit}")
+                self._leave_out(row, f"no round reached it; estimate {us}, limit {limit}")
 
     def _store(self) -> None:
         """Store the measurements, and which candidates were left out."""

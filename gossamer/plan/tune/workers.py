@@ -1,4 +1,4 @@
-"""Processes that compile for this process while it times candidates."""
+"""Compiler processes that work while this process times candidates."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gossamer.errors import first_line
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
-"""The most processes that open the device, and the bytes of device memory for each."""
+"""Largest number of processes that open the device, and bytes of device memory for each."""
 _MOST = 32
-"""The most processes that compile without the device. This many processes compile at least as fast
-as one device times, and each process takes a few hundred megabytes of host memory."""
+"""Largest number of processes that compile without the device. That many compile at least as fast
+as one device times, and each takes a few hundred megabytes of host memory."""
 _NICE = 5
-"""The number that is added to the niceness of processes that compile without the device, so that
-they do not delay this process, which times candidates at the same time."""
+"""Niceness added to processes that compile without the device, so that they do not delay this
+process, which times candidates meanwhile."""
 _devices: list[Device] = []
-"""A list with the device of this process, where it works for another process and has opened it."""
+"""In a worker process that has opened the device: the device."""
 
 
 class Compilers:
-    """The processes that compile for a device. What they make comes back through the kernel cache
-    on disk, or as bytes.
+    """The processes that compile for a device.
 
-    Processes of one pool, the device's `compilers`, compile sources and do not open the device.
-    Those of the other pool open it, since a vendor's library needs it to compile.
+    Their results come back through the kernel cache on disk, or as bytes. Processes of one pool,
+    the device's `compilers`, compile sources and do not open the device. Those of the other pool
+    open it, because a vendor's library needs it to compile.
     """
 
     def __init__(self, device: Device) -> None:
@@ -42,8 +42,12 @@ class Compilers:
         self._pools: dict[bool, ProcessPool] = {}
 
     def start(self, *, on_device: bool = False) -> None:
-        """Start the processes that compile sources, or those that open the device, unless they
-        run. Nothing is started where no process can help."""
+        """Start the processes that compile.
+
+        These are the ones that compile sources or, with `on_device`, those that open the device.
+
+        Nothing is started if they are running already, or if no process can help.
+        """
         device = self._device
         count = min(processors() - 1, _MOST if not on_device else min(
             _MOST_ON_DEVICE, device.limits.memory_bytes // _MEMORY_EACH))
@@ -57,11 +61,12 @@ class Compilers:
             device.compilers = self._pools[on_device]
 
     def ask(self, work: Callable[[Device], object], what: str) -> Future[object]:
-        """Return the future of work for which a process calls a vendor's library, such as the work
-        that Algorithm.work_ahead returns. what: words for the work.
+        """Submit a call of a vendor's library; return its future.
 
-        The future's exception is ProcessEndedError where the process ended meanwhile, and
-        NoProcessError where no process does the work or the work fails.
+        work: for example what Algorithm.work_ahead returns. what: description of the work.
+
+        The future's exception is ProcessEndedError if the process ended meanwhile, and
+        NoProcessError if no process does the work or the work fails.
         """
         if True not in self._pools:
             nobody: Future[object] = Future()
@@ -70,10 +75,10 @@ class Compilers:
         return self._pools[True].submit(do_work, work, what=f"was asked for {what}")
 
     def close(self) -> None:
-        """End the processes, and wait until they have ended. From now on this process compiles."""
+        """End the processes and wait for them. From now on this process compiles."""
         if self._device.compilers is self._pools.get(False):
             self._device.compilers = None
-        # an interrupt that ends the wait must not leave processes of the other pool behind
+        # an interrupt during the wait must not leave processes of the other pool running
         for pool in self._pools.values():
             pool.end()
         for pool in self._pools.values():
@@ -82,7 +87,7 @@ class Compilers:
 
 
 def begin(device: str | None) -> None:
-    """Prepare this process for its work. device: the name of the device that it opens."""
+    """Prepare a worker process. device: name of the device that it opens."""
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")
     if device is None:
@@ -92,7 +97,7 @@ def begin(device: str | None) -> None:
 
 
 def do_work(function: Callable[[Device], object]) -> None:
-    """Call a function with the device. Raises NoProcessError where the function fails."""
+    """Call a function with the device. Raises NoProcessError if it fails."""
     try:
         function(*_devices)
     except Exception as error:

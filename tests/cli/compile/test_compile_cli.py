@@ -67,10 +67,10 @@ def test_scattered_times_are_told_and_kept(
         run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
     monkeypatch.setattr("gossamer.plan.tune.tuner._FEW_TIMINGS", 1)
-    crowded = compile_(run, network)
+    narrow = compile_(run, network)
     assert re.search(r"^notice: the quartiles of the times on .* differ by more than .*"
                      "measure again when the device is idle, and run `gossamer cache clear`",
-                     crowded.stderr, re.M)
+                     narrow.stderr, re.M)
     monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
     quiet = compile_(run, network)
     assert quiet.stderr == ""
@@ -157,7 +157,7 @@ def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measur
     compile_(run, path, *words, "3")
     monkeypatch.setattr(Tuner, "measure", None)
     result = compile_(run, path, *words, "3,4", code=2)
-    assert result.stderr.startswith("error: the calibration inputs hold 3 images, expected 4 for "
+    assert result.stderr.startswith("error: the calibration inputs have 3 images, expected 4 for "
                                     "batch 4: Softmax 'it' works across axis 0")
 
 

@@ -41,7 +41,7 @@ PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
 @pytest.mark.parametrize(("known", "taken", "form"), [
     (PLUS_MINUS_ONE, None, LayerForm("fc", "bits", "", True, 6)),
     (TERNARY, True, LayerForm("fc", "trits", "", True, 6)),
-    (TERNARY, False, LayerForm("fc", "floats", "trits would do, another algorithm was taken",
+    (TERNARY, False, LayerForm("fc", "floats", "trits would suffice, another algorithm was taken",
                                True, 6)),
     (REAL, False, LayerForm(
         "fc", "floats", "its inputs are not known to be -1, 0 or 1; possible values: any floats",
@@ -101,7 +101,7 @@ def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
     assert "layers with weights: 8 of 9 on bits, 1 of 9 on floats: " in str(report)
     floats = gossamer.compile(graph, "host", only="host_im2col").report(1)
     assert {row["precision"] for row in floats.rows} == {"fp32"}
-    assert "bits would do, another algorithm was taken" in floats.forms_line
+    assert "bits would suffice, another algorithm was taken" in floats.forms_line
     forms = forms_of_layers(graph, 1)
     assert [form.form for form in forms.values()] == ["floats", *["bits"] * 8]
 

@@ -45,12 +45,12 @@ def row(kind: str, reason: str, sparse_us: float | None = None, dense_us: float 
 
 def test_each_kind_of_layer_has_a_line() -> None:
     rows = [row("3x3 convolution", SLOWER, 25.0), row("3x3 convolution", SLOWER, 40.0),
-            row("3x3 convolution", "what skips them was not tried"), row("product", ""),
+            row("3x3 convolution", "no algorithm was tried"), row("product", ""),
             row("1x1 convolution", SLOWER, 12.0)]
     assert reason_lines(rows) == [
         "zeros are not skipped in 3x3 convolutions: in 2 layers the best algorithm that skips them "
         "takes 2.5 to 4 times as long as the best dense one, and is expected to win below a "
-        "density of 2% to 4%; in 1 layer what skips them was not tried",
+        "density of 2% to 4%; in 1 layer no algorithm was tried",
         "zeros are not skipped in 1x1 convolutions: in 1 layer the best algorithm that skips them "
         "takes 1.2 times as long as the best dense one, and is expected to win below a density of "
         "8%"]
@@ -77,7 +77,7 @@ def test_layers_without_nonzeros_have_no_density_at_which_zeros_win() -> None:
 def test_layers_without_weights_are_counted() -> None:
     rows = [row("product", "", density=0.0), row("product", "", density=0.2)]
     assert Report("host", 1, rows).zeros_lines[1] == (
-        "1 layer without any weight left: only what bias, activation and sums make of zeros is "
+        "the weights of 1 layer are all zero: only the effect of bias, activation and sums is "
         "computed")
 
 
@@ -119,7 +119,8 @@ def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
     lines = plan.report(1).zeros_lines
     assert "nothing was measured" in lines[1] and "zeros win below" not in " ".join(lines)
     plan.save(tmp_path / "a.plan")
-    assert "plan keeps none: profile() measures" in str(Plan.load(tmp_path / "a.plan").report(1))
+    loaded = Plan.load(tmp_path / "a.plan")
+    assert "plan contains no times; profile() measures" in str(loaded.report(1))
 
 
 def test_a_plan_without_the_generator_says_what_it_would_bring(

@@ -18,7 +18,7 @@ from gossamer.device.checks import out_of_memory
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.plan.run import contexts
-from gossamer.plan.run.prepared_steps import Lifetime, place
+from gossamer.plan.run.prepared_steps import Lifetime, allocate
 from tests.model.onnx_models import model, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -40,7 +40,7 @@ def _together(a: Lifetime, b: Lifetime) -> bool:
 @given(lifetimes(), st.sampled_from([1, 64, 256]))
 def test_values_alive_together_never_overlap(values: dict[str, Lifetime],
                                              alignment: int) -> None:
-    offsets, total = place(values, alignment)
+    offsets, total = allocate(values, alignment)
     assert offsets.keys() == values.keys()
     for name, value in values.items():
         assert offsets[name] % alignment == 0
@@ -53,7 +53,7 @@ def test_values_alive_together_never_overlap(values: dict[str, Lifetime],
 
 @given(lifetimes())
 def test_the_arena_holds_no_more_than_all_values(values: dict[str, Lifetime]) -> None:
-    _, total = place(values, 1)
+    _, total = allocate(values, 1)
     steps = range(-1, 10)
     alive = [sum(v.nbytes for v in values.values() if v.first <= step <= v.last)
              for step in steps]
@@ -63,12 +63,12 @@ def test_the_arena_holds_no_more_than_all_values(values: dict[str, Lifetime]) ->
 def test_a_chain_takes_the_room_of_its_two_largest_neighbours() -> None:
     sizes = [100, 300, 200, 300, 100]
     values = {f"v{i}": Lifetime(size, i - 1, i) for i, size in enumerate(sizes)}
-    assert place(values, 1)[1] == 500
+    assert allocate(values, 1)[1] == 500
 
 
 def test_values_never_alive_together_share_memory() -> None:
     values = {"a": Lifetime(100, 0, 1), "b": Lifetime(90, 2, 3), "c": Lifetime(10, 1, 2)}
-    offsets, total = place(values, 1)
+    offsets, total = allocate(values, 1)
     assert offsets == {"a": 0, "b": 0, "c": 100}
     assert total == 110
 

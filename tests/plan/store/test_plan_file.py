@@ -132,7 +132,7 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
         start = f"batch {batch} was not planned: the choices are those of batch {nearest}"
         assert note.startswith(start)
         # the algorithm or config of a product of few rows may not exist for more rows
-        assert note[len(start):] in ("", ", but for classes, which they do not fit")
+        assert note[len(start):] in ("", ", except for classes, which they do not fit")
         loaded_choices, choices_of_nearest = (
             {step.layer.name: (step.algorithm, step.variant.config_text) for step in steps
              if step.layer.name != "classes" and not step.layer.inserted}
@@ -155,7 +155,7 @@ def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Pa
     x = images(1)
     assert_close(plan(x), expected(x))
     (note,) = [line for line in plan.report().notes if "not planned" in line]
-    assert note.startswith("batch 1 was not planned: the choices are those of batch 2, but for "
+    assert note.startswith("batch 1 was not planned: the choices are those of batch 2, except for "
                            "first, ")
     with pytest.raises(InputError, match=r"small.plan: Conv 'first' cannot be computed as planned"):
         Plan.load(file)
@@ -302,7 +302,7 @@ def test_a_plan_for_another_device_is_refused(file: Path, quick_compiled: Device
 def test_other_zip_files_and_folders_are_refused(file: Path) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("word/document.xml", "")
-    with pytest.raises(InputError, match="is no plan that gossamer saved"):
+    with pytest.raises(InputError, match="is not a plan saved by gossamer"):
         Plan.load(file)
     with pytest.raises(InputError, match="the plan cannot be read: Is a directory"):
         Plan.load(file.parent)
@@ -381,7 +381,7 @@ def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: P
     rewrite(path, "graph.json", lambda plain: json.loads(
         json.dumps(plain).replace('"inputs": [{"ValueInfo": {"name": "x"',
                                   '"inputs": [{"ValueInfo": {"name": "other"', 1)))
-    with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not give"):
+    with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not pass"):
         Plan.load(path)
 
 

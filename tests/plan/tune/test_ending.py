@@ -52,7 +52,7 @@ def measure(tuner: Tuner, device: PacedDevice, algorithm: Paced) -> list[Sequenc
 def check_only_the_first_is_known(measured: Sequence[Sequence[Candidate]]) -> None:
     for candidates in measured:
         assert [candidate.measured.failure for candidate in candidates] == [
-            None, *["not tried: measuring was ended before"] * 2]
+            None, *["not tried: the search ended early"] * 2]
         assert all(candidate.measured.not_tried for candidate in candidates[1:])
 
 
@@ -159,7 +159,7 @@ def test_a_useless_candidate_is_left_and_counted(
     tuner = paced_tuner()
     of = layer()
     _, left = tuner.measure(of, [fast, slow], paced_device)
-    assert left.measured.failure == "not tried: at least 400.0 us expected against 10.0 us"
+    assert left.measured.failure == "not tried: lower bound 400.0 us, limit 10.0 us"
     assert (tuner.measured, tuner.not_tried, len(slow.built)) == (1, 1, 0)
     again = paced_tuner()
     assert again.measure(of, [fast, slow], paced_device)[1] == left

@@ -71,9 +71,9 @@ def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term],
 
 def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
                  shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
-    """Return terms with letters in place of ellipses.
+    """Return terms with letters instead of ellipses.
 
-    Ellipses for different numbers of dimensions have the last dimensions in common. Raises
+    If ellipses stand for different numbers of dimensions, they are aligned at the last one. Raises
     UnsupportedError if a number of dimensions is unknown, or if the result has no ellipsis.
     """
     counts = []

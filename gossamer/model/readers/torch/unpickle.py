@@ -68,7 +68,7 @@ def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
     except (ValueError, UnicodeDecodeError) as error:
         raise MalformedPickle(f"is damaged ({_one_line(error)})") from None
     if len(machine.stack) != 1 or machine.marked:
-        raise MalformedPickle("leaves values over")
+        raise MalformedPickle("does not end with a single value")
     return machine.stack[0]
 
 

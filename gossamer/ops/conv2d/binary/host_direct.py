@@ -1,8 +1,8 @@
 """Products of signs on processors, by code that LLVM compiles.
 
-A word holds the signs of 64 input channels. The exclusive or with the weights' word has a bit for
-each product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016), which vectors of output
-channels count together.
+A word has the signs of 64 input channels. Its exclusive or with the weights' word has a bit for
+each product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016). The bits of vectors of output
+channels are counted together.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 _BITS = 64
 _CHUNK = 64
-"""Tiles of pixels of a task."""
+"""Tiles of pixels per task."""
 _MOST_PIXELS = 2**24
-"""Pixels of an output plane, for each of which a number says where it lies."""
+"""Largest number of pixels of an output plane, for each of which the row of first accumulators is
+listed."""
 _WORDS_PER_MICROSECOND = 4000.0
-"""Words that a thread compares, measured with AVX2 on an AMD EPYC."""
+"""Words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
 
 class PopcountCode(GeneratedCode):
-    """A layer of signs by generated code, whose state's data is a Work."""
+    """A layer of signs by generated code; its state's data is a Work."""
 
     name = "host_direct_popcount"
     exact = True
@@ -51,7 +52,7 @@ class PopcountCode(GeneratedCode):
 
 
 class HostDirectPopcount(PopcountCode):
-    """Convolution of signs by code that is generated for this processor."""
+    """Convolution of signs by code generated for this processor."""
 
     op = "conv2d"
     by_image = True
@@ -72,12 +73,12 @@ class HostDirectPopcount(PopcountCode):
 
 
 def expected_us(problem: Conv2dProblem, device: Device) -> float:
-    """Return the estimated microseconds of a layer."""
+    """Return the estimated time of a layer in microseconds."""
     return processor_us(problem, _WORDS_PER_MICROSECOND, device)
 
 
 def refusal(layer: BinaryLayer) -> str | None:
-    """Return why generated code cannot compute a layer of signs; None where it can."""
+    """Return why generated code cannot compute a layer, or None."""
     from gossamer.device.native.code import unsupported
 
     problem = layer.convolution
@@ -91,7 +92,10 @@ def refusal(layer: BinaryLayer) -> str | None:
 
 
 def _ends_in_signs(layer: BinaryLayer) -> bool:
-    """Return whether the only result is a sign, whatever the accumulator is."""
+    """Return whether the only result is a sign.
+
+    The sign has to be a function of the accumulator alone.
+    """
     return layer.form.output is not None and not layer.has_two_results and (
         not layer.convolution.epilogue.tensor_count)
 
@@ -100,7 +104,7 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
                 ) -> Iterator[Variant]:
     """Yield the variants of a layer of signs.
 
-    Inputs are packed or floats. The last output is packed where it is signs.
+    Inputs are packed or floats. The last output is packed if it consists of signs.
     """
     x, *operands = inputs
     packed = TensorSpec(x.shape, Format(f"packed{_BITS}", layer.form.input))
@@ -114,14 +118,14 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 
 
 class Work(NamedTuple):
-    """What generated code computes of a layer.
+    """What generated code computes for a layer.
 
-    images: how many images the layer has. tasks: the number of tasks for an image.
+    images: number of images of the layer. tasks: number of tasks per image.
     fixed: the arguments that are the same in every launch. operands: addresses of constants, and
     None for a run-time input.
     source, target: bytes of the words of an image, and of a float32 image of the output. packed:
     bytes of the output's words.
-    arrays: what the addresses belong to.
+    arrays: the arrays to which the addresses belong.
     """
 
     code: Function
@@ -141,8 +145,8 @@ class Work(NamedTuple):
            ) -> Work:
         """Return the work of a layer.
 
-        rows: the pixels of the only image of a product, which has the channels of a pixel together;
-        None for images.
+        rows: number of pixels of the only image of a product, in which the channels of a pixel are
+        contiguous; None for images.
         """
         from gossamer.ops.conv2d.binary.host_direct_code import Shape, signs
 
@@ -169,7 +173,10 @@ class Work(NamedTuple):
         filled = blocks * tile.channels
 
         def wide(array: np.ndarray) -> np.ndarray:
-            """Return numbers of channels along the last axis, of whole blocks."""
+            """Return an array padded to whole blocks of channels.
+
+            Channels are the last axis.
+            """
             padding = [(0, 0)] * (array.ndim - 1) + [(0, filled - array.shape[-1])]
             return np.ascontiguousarray(np.pad(array, padding))
 
@@ -217,9 +224,11 @@ class Work(NamedTuple):
 
 
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different first accumulators (count, M), and for each pixel which it has.
+    """Return the distinct first accumulators and each pixel's row.
 
-    Pixels whose windows reach equally far out of the image have equal ones.
+    They are (count, M).
+
+    Pixels whose windows extend equally far beyond the image have equal accumulators.
     """
     first, kinds = [], []
     for axis, size in enumerate(base.shape[1:]):
@@ -236,8 +245,10 @@ def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.n
 
 
 def _tile(target: Processor, pixels: int) -> Tile:
-    """Return what a processor sums at a time: half of its registers, and channels that fill a byte
-    at least and a word at most."""
+    """Return the accumulators of a processor's tile.
+
+    They take half of its registers. Their channels fill at least a byte and at most a word.
+    """
     from gossamer.ops.conv2d.binary.host_direct_code import Tile
 
     lanes = max(target.lanes // 2, 2)

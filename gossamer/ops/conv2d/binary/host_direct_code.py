@@ -1,4 +1,4 @@
-"""The code of products of signs on processors: see host_direct.py."""
+"""Code of products of signs on processors; see host_direct.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, vect
 from gossamer.expression import Expression
 
 _MOST_STEPS = 31
-"""Words whose set bits can be counted in the eight bytes of a word."""
+"""Largest number of words whose set bits can be counted in the eight bytes of a word."""
 _ALL_BYTES = 0x00FF00FF00FF00FF
 
 
@@ -23,17 +23,17 @@ _ALL_BYTES = 0x00FF00FF00FF00FF
 class Shape:
     """What the code of a layer depends on.
 
-    depth: input channels. words: words of an input pixel, each of `planes` bits a value.
-    packs: whether the input is floats.
+    depth: input channels. words: words of an input pixel, each with `planes` bits per value.
+    packs: whether the input consists of floats.
     size, padded: rows and columns of the input, without and with its padding.
     pads: rows above, and columns to the left.
     stride: rows and columns. steps: words of a window.
     channels: output channels. image: rows and columns of the output.
-    channels_last: whether an image's pixels have all their channels together.
-    kinds: the kinds of the epilogue's operands. expression: the epilogue.
+    channels_last: whether the channels of a pixel are contiguous.
+    kinds: kinds of the epilogue's operands. expression: the epilogue.
     has_thresholds: whether a threshold replaces the epilogue.
-    writes_floats: whether floats are written. out_planes: the bits of a packed result; 0 where none
-    is written.
+    writes_floats: whether floats are written. out_planes: bits of a packed result; 0 if none is
+    written.
     borders: whether pixels begin with different accumulators.
     """
 
@@ -58,27 +58,28 @@ class Shape:
 
     @property
     def is_copied(self) -> bool:
-        """Whether the input is copied, as it is padded or packed."""
+        """Whether the input is copied for padding or packing."""
         return self.size != self.padded or self.packs
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of the copy."""
+        """Size of the copy in bytes."""
         pixels = self.image[0] if self.channels_last else math.prod(self.padded)
         return 8 * self.planes * self.words * pixels * self.is_copied
 
     @property
     def pixels(self) -> int:
-        """Pixels of the output."""
+        """Number of pixels of the output."""
         return math.prod(self.image)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a task sums at a time.
+    """The accumulators of a task at a time.
 
-    pixels, vectors: for some pixels, vectors of `lanes` output channels.
-    counts_words: whether the processor counts the bits of words, or else those of bytes.
+    pixels, vectors: number of pixels, and for each the number of vectors of `lanes` output
+    channels.
+    counts_words: whether the processor counts the bits of words; otherwise those of bytes.
     """
 
     pixels: int
@@ -88,24 +89,24 @@ class Tile:
 
     @property
     def channels(self) -> int:
-        """Output channels."""
+        """Number of output channels."""
         return self.vectors * self.lanes
 
 
 ARGUMENTS = ("input", "last", "first", "outside", "offsets", "panels", "borders", "base", "lower",
              "upper", "falls", "alphas")
-"""The first arguments; the operands follow."""
+"""The first arguments, which the operands follow."""
 
 
 def signs(shape: Shape, tile: Tile, chunk: int) -> str:
     """Return a module with the function "signs".
 
-    A task is `chunk` tiles of pixels of a block of output channels. The arguments are the addresses
-    of the image, of the last and of the first output, of the words of a pixel outside of the image,
-    of the distances in bytes from a pixel's first word to the words of its window (int32), of the
-    weights (blocks, steps, channels of a block), of the row of `base` for each pixel, of the first
-    accumulators and both thresholds of each channel, of numbers that are not 0 for channels whose
-    results fall, and of the magnitudes.
+    A task computes `chunk` tiles of pixels of a block of output channels. The arguments are the
+    addresses of the image, of the last and of the first output, of the words of a pixel outside of
+    the image, of the distances in bytes from a pixel's first word to the words of its window
+    (int32), of the weights (blocks, steps, channels of a block), of the row of `base` for each
+    pixel, of the first accumulators and both thresholds of each channel, of numbers that are
+    nonzero for channels whose results fall, and of the magnitudes.
     """
     code = Code(ir.Module(), "signs", [POINTER, INT64, INT64, POINTER])
     return _Signs(code, shape, tile, chunk).module()
@@ -152,8 +153,11 @@ class _Signs:
         return str(code.module)
 
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
-        """Write the tiles of a task, of whose channels some are in the output: none in a block that
-        only fills a word of bits."""
+        """Write the tiles of a task.
+
+        channels: number of channels that are in the output; 0 for a block that only fills a word of
+        bits.
+        """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
         with code.loop(start, stop) as step:
@@ -165,11 +169,11 @@ class _Signs:
         return []
 
     def _copy(self, scratch: Any) -> None:
-        """Copy the image's words, or those of its floats, into a padded image."""
+        """Copy the image, packed if necessary, into a padded image."""
         code, shape = self.code, self.shape
         b = code.builder
         height, width = shape.padded
-        size, line = 8 * shape.planes, shape.size[1] * shape.planes
+        size, row_words = 8 * shape.planes, shape.size[1] * shape.planes
         copy = ir.Function(code.module, ir.FunctionType(
             ir.VoidType(), [POINTER, POINTER, INT64, ir.IntType(1)]), "llvm.memcpy.p0.p0.i64")
         with code.loop(0, shape.words) as word:
@@ -185,19 +189,22 @@ class _Signs:
             with code.loop(0, shape.size[0]) as row:
                 target = code.at(inside, b.mul(row.index, INT64(size * width)))
                 source = code.at(self.given["input"], b.add(
-                    b.mul(word.index, INT64(8 * line * shape.size[0])),
-                    b.mul(row.index, INT64(8 * line))))
+                    b.mul(word.index, INT64(8 * row_words * shape.size[0])),
+                    b.mul(row.index, INT64(8 * row_words))))
                 if shape.packs:
-                    self._pack_line(word.index, row.index, target)
+                    self._pack_row(word.index, row.index, target)
                 else:
-                    b.call(copy, [target, source, INT64(8 * line),
+                    b.call(copy, [target, source, INT64(8 * row_words),
                                   ir.Constant(ir.IntType(1), 0)])
 
     def _store_64(self, value: Any, pointer: Any, offset: Any) -> None:
         self.code.builder.store(value, self.code.at(pointer, offset)).align = 8
 
-    def _pack_line(self, word: Any, row: Any, target: Any) -> None:
-        """Store the words of a row of pixels, of which the channels' floats are planes."""
+    def _pack_row(self, word: Any, row: Any, target: Any) -> None:
+        """Store the words of a row of float pixels.
+
+        The floats of each channel are a plane.
+        """
         code, shape, lanes = self.code, self.shape, self.tile.lanes
         b = code.builder
         width, pixels = shape.size[1], shape.size[0] * shape.size[1]
@@ -208,8 +215,8 @@ class _Signs:
 
         def pack(column: Any, valid: int) -> None:
             with code.loop(0, count, carried=[none] * shape.planes) as channel:
-                place = b.add(b.add(first, b.mul(channel.index, INT64(pixels))), column)
-                values = code.load_first(self.given["input"], b.mul(place, INT64(4)), lanes, valid)
+                index = b.add(b.add(first, b.mul(channel.index, INT64(pixels))), column)
+                values = code.load_first(self.given["input"], b.mul(index, INT64(4)), lanes, valid)
                 shift = code.splat(channel.index, lanes)
                 channel.next = [b.or_(bits, b.shl(b.zext(truth, self.words), shift))
                                 for bits, truth in zip(channel.values, self._planes(
@@ -238,11 +245,11 @@ class _Signs:
                 row, INT64(shape.depth)), b.mul(group, INT64(8))), INT64(4)), 8, valid)
             word = b.add(b.mul(row, INT64(shape.words)), b.lshr(group, INT64(3)))
             for part, truth in enumerate(self._planes(values, shape.planes)):
-                place = b.add(b.mul(word, INT64(8 * shape.planes)), b.add(
+                byte = b.add(b.mul(word, INT64(8 * shape.planes)), b.add(
                     b.and_(group, INT64(7)), INT64(8 * part)))
                 bits = b.and_(b.bitcast(truth, ir.IntType(8)),
                               ir.Constant(ir.IntType(8), (1 << valid) - 1))
-                b.store(bits, code.at(scratch, place)).align = 1
+                b.store(bits, code.at(scratch, byte)).align = 1
 
         with code.loop(0, shape.image[0]) as row:
             with code.loop(0, whole) as group:
@@ -251,8 +258,10 @@ class _Signs:
                 pack(row.index, INT64(whole), shape.depth % 8)
 
     def _planes(self, values: Any, planes: int) -> list[Any]:
-        """Return the bits of floats as vectors of truths: which differ from 0, where zeros may
-        occur, and which are above 0."""
+        """Return the bits of floats as vectors of truth values.
+
+        They say which floats differ from 0, if zeros may occur, and which are above 0.
+        """
         zero = ir.Constant(values.type, [0.0] * values.type.count)
         b = self.code.builder
         both = [b.fcmp_unordered("!=", values, zero), b.fcmp_ordered(">", values, zero)]
@@ -276,12 +285,12 @@ class _Signs:
         different, products = self._different(panel, sources)
         sums = []
         for index, number in enumerate(numbers):
-            line = self.given["base"]
+            base_row = self.given["base"]
             if shape.borders:
-                line = code.at(line, b.mul(code.index(self.given["borders"], number), INT64(
+                base_row = code.at(base_row, b.mul(code.index(self.given["borders"], number), INT64(
                     4 * -(-shape.channels // tile.channels) * tile.channels)))
             for part in range(tile.vectors):
-                base = self._channels(self.integers, line, channel, part)
+                base = self._channels(self.integers, base_row, channel, part)
                 if products:
                     base = b.add(base, code.splat(b.trunc(products[index], INT32), tile.lanes))
                 count = b.trunc(different[index * tile.vectors + part], self.integers)
@@ -297,7 +306,7 @@ class _Signs:
         return []
 
     def _offset(self, number: Any) -> Any:
-        """Return the distance in bytes of a pixel's first word."""
+        """Return the distance in bytes to a pixel's first word."""
         b, shape = self.code.builder, self.shape
         if shape.channels_last:
             return b.mul(number, INT64(8 * shape.planes * shape.words))
@@ -307,13 +316,16 @@ class _Signs:
                      b.mul(column, INT64(size * shape.stride[1])))
 
     def _channels(self, kind: ir.Type, source: Any, channel: Any, part: int) -> Any:
-        """Return numbers of 4 bytes for the channels of a vector."""
+        """Return a 4-byte number for each channel of a vector."""
         return self.code.load(kind, self.code.at(source, self.code.builder.mul(
             channel, INT64(4))), 4 * part * self.tile.lanes)
 
     def _different(self, panel: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the numbers of products whose signs differ, for each pixel and vector; and those
-        of inputs that are not 0, for each pixel, where inputs may be 0."""
+        """Return the counts of products of -1.
+
+        There is one for each pixel and vector. If inputs may be 0, the number of nonzero inputs of
+        each pixel is returned, too.
+        """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
         many = len(sources) * tile.vectors
@@ -322,14 +334,14 @@ class _Signs:
 
         def counted(start: Any, end: Any, products: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             with code.loop(start, end, carried=[*nothing, *products]) as step:
-                line = code.at(panel, b.mul(step.index, INT64(8 * tile.channels)))
-                weights = [code.load(self.words, line, 8 * part * tile.lanes)
+                weight_row = code.at(panel, b.mul(step.index, INT64(8 * tile.channels)))
+                weights = [code.load(self.words, weight_row, 8 * part * tile.lanes)
                            for part in range(tile.vectors)]
                 distance = code.index(self.given["offsets"], step.index)
                 sums, known = [], []
                 for index, source in enumerate(sources):
-                    place = code.at(source, distance)
-                    words = [code.load(INT64, place, 8 * plane) for plane in range(shape.planes)]
+                    pixel = code.at(source, distance)
+                    words = [code.load(INT64, pixel, 8 * plane) for plane in range(shape.planes)]
                     if shape.planes == 2:
                         known.append(b.add(step.values[many + index],
                                            b.call(self._ones(INT64), [words[0]])))
@@ -362,7 +374,7 @@ class _Signs:
         return list(totals), list(products)
 
     def _ones(self, kind: Any) -> ir.Function:
-        """Return the function that counts the set bits of each element."""
+        """Return the function that counts each element's set bits."""
         name = "llvm.ctpop." + (f"v{kind.count}i{kind.element.width}" if kind != INT64 else "i64")
         return self.code.module.globals.get(name) or ir.Function(
             self.code.module, ir.FunctionType(kind, [kind]), name)
@@ -383,7 +395,7 @@ class _Signs:
 
     def _epilogue(self, values: list[Any], numbers: Sequence[Any], channel: Any, channels: int
                   ) -> None:
-        """Write the results of accumulators."""
+        """Apply the epilogue to accumulators, and write the results."""
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
         voted, results = [], []
@@ -403,8 +415,8 @@ class _Signs:
             planes = [self._planes(value, shape.out_planes) for value in voted]
             self._store_planes(list(zip(*planes, strict=True)), numbers, channel, channels)
 
-    def _place(self, number: Any, channel: Any, further: int) -> Any:
-        """Return the distance in bytes of a float of the output."""
+    def _float_offset(self, number: Any, channel: Any, further: int) -> Any:
+        """Return the offset of an output float in bytes."""
         b, shape = self.code.builder, self.shape
         if shape.channels_last:
             return b.mul(b.add(b.add(b.mul(number, INT64(shape.channels)), channel),
@@ -413,14 +425,15 @@ class _Signs:
                      INT64(4))
 
     def _tensor(self, operand: Any, number: Any, channel: Any, part: int, valid: int) -> Any:
-        """Return the numbers of an operand for a vector of channels."""
+        """Return an operand's numbers for a vector of channels."""
         code, shape, lanes = self.code, self.shape, self.tile.lanes
         if shape.channels_last:
-            return code.load_first(operand, self._place(number, channel, part * lanes), lanes,
-                                   valid)
+            return code.load_first(operand, self._float_offset(number, channel, part * lanes),
+                                   lanes, valid)
         result = ir.Constant(vector(lanes), [0.0] * lanes)
         for lane in range(valid):
-            value = code.load(FLOAT, operand, self._place(number, channel, part * lanes + lane))
+            value = code.load(FLOAT, operand, self._float_offset(
+                number, channel, part * lanes + lane))
             result = code.builder.insert_element(result, value, ir.Constant(INT32, lane))
         return result
 
@@ -434,23 +447,26 @@ class _Signs:
             if shape.channels_last:
                 for value, number in zip(own, numbers, strict=True):
                     if valid:
-                        code.store_first(value, self.given["first"], self._place(
+                        code.store_first(value, self.given["first"], self._float_offset(
                             number, channel, part * tile.lanes), tile.lanes, valid)
                 continue
             for lane in range(valid):
-                line = ir.Constant(vector(len(own)), ir.Undefined)
+                pixels = ir.Constant(vector(len(own)), ir.Undefined)
                 for index, value in enumerate(own):
-                    line = b.insert_element(line, b.extract_element(
+                    pixels = b.insert_element(pixels, b.extract_element(
                         value, ir.Constant(INT32, lane)), ir.Constant(INT32, index))
-                code.store_first(line, self.given["first"], self._place(
+                code.store_first(pixels, self.given["first"], self._float_offset(
                     numbers[0], channel, part * tile.lanes + lane), len(own), len(own))
 
     def _store_signs(self, upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[Any],
                      channel: Any, channels: int) -> None:
-        """Store signs by which thresholds are reached; those of some channels fall instead."""
+        """Store the signs that result from thresholds.
+
+        The results of some channels fall as the accumulator grows.
+        """
         b, tile = self.code.builder, self.tile
-        place = self.code.at(self.given["falls"], b.mul(channel, INT64(4)))
-        falls = [b.icmp_signed("!=", self.code.load(self.integers, place, 4 * part * tile.lanes),
+        flags = self.code.at(self.given["falls"], b.mul(channel, INT64(4)))
+        falls = [b.icmp_signed("!=", self.code.load(self.integers, flags, 4 * part * tile.lanes),
                                ir.Constant(self.integers, [0] * tile.lanes))
                  for part in range(tile.vectors)]
         ones = [b.select(falls[index % tile.vectors], b.not_(low), high)
@@ -460,7 +476,10 @@ class _Signs:
 
     def _store_planes(self, planes: Sequence[Sequence[Any]], numbers: Sequence[Any], channel: Any,
                       channels: int) -> None:
-        """Store the bits of a block's channels for each pixel; those beyond the channels are 0."""
+        """Store the bits of a block's channels for each pixel.
+
+        Bits beyond the channels are 0.
+        """
         b, tile = self.code.builder, self.tile
         kind = ir.IntType(tile.channels)
         for plane, truths in enumerate(planes):
@@ -482,5 +501,5 @@ class _Signs:
             word = b.add(b.mul(number, INT64(-(-shape.channels // 64))), word)
         else:
             word = b.add(b.mul(word, INT64(shape.pixels)), number)
-        place = b.add(b.mul(word, INT64(8 * shape.out_planes)), b.add(rest, INT64(8 * plane)))
-        b.store(bits, self.code.at(self.given["last"], place)).align = 1
+        offset = b.add(b.mul(word, INT64(8 * shape.out_planes)), b.add(rest, INT64(8 * plane)))
+        b.store(bits, self.code.at(self.given["last"], offset)).align = 1

@@ -1,1 +1,1 @@
-"""Direct convolution on processors, by code that is generated for them."""
+"""Direct convolution on processors, by code generated for them."""

@@ -1,10 +1,9 @@
-"""Convolutions on processors that multiply nonzero weights only, by code that LLVM compiles.
+"""Sparse convolutions on processors, by code that LLVM compiles.
 
 The method is the direct sparse convolution of J. Park et al., "Faster CNNs with Direct Sparse
 Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied with a shifted view
-of the padded input. Here a tile of the output is kept in registers while the weights of an output
-channel are read, and input channels are taken in blocks whose part of a tile stays in the first
-cache.
+of the padded input. Here a tile of the output stays in registers while the weights of an output
+channel are read, and input channels are taken in blocks whose part of a tile stays in the L1 cache.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ from gossamer.ops.host_threads import THREADS, Config, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _CACHE_BYTES = 2**15
-"""Bytes of the views of a block of input channels that the first cache of a core should hold, a
+"""Size in bytes of a block of input channels' views that should fit into the L1 cache of a core, a
 rule of thumb for any processor."""
 _FEWEST_WEIGHTS = 8
-"""Nonzero weights of an output channel in a block, by which the sums that are read and written for
-each block cost little."""
+"""Number of nonzero weights of an output channel in a block above which reading and writing the
+sums for each block costs little."""
 _MOST_POSITIONS = 2**16
 """Positions in a table are 16-bit."""
 _MOST_PIXELS = 2**24
-"""Pixels of an output plane, whose tiles are listed before a call."""
+"""Largest number of pixels of an output plane, whose tiles are listed before a call."""
 _TASKS = 4
 """Tasks for each thread, so that threads end at about the same time."""
 _OFTEN = 12
-"""How often a vector that is copied should be read, by which it pays to copy it for each column of
-taps, a rule of thumb for any processor."""
+"""Number of reads of a copied vector above which a copy for each column of taps pays off, a rule of
+thumb for any processor."""
 
 
 class HostDirect(GeneratedCode):
-    """Direct convolution by code that is generated for this processor.
+    """Direct convolution by code generated for this processor.
 
     Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
     whose weights for this input are all zero.
@@ -102,17 +101,17 @@ class HostDirect(GeneratedCode):
                        block)
         threads = workers(variant[THREADS])
         units = _units(table.starts, problem.groups, len(tiles), threads, bool(views.step))
-        places = np.array([(kinds.index(tile.kind), tile.row, tile.column) for tile in tiles],
-                          np.int64).reshape(-1, 3)
+        tile_table = np.array([(kinds.index(tile.kind), tile.row, tile.column)
+                               for tile in tiles], np.int64).reshape(-1, 3)
         sums = max((rows * vectors for rows, vectors, _ in kinds), default=0) * lanes * outputs
         scratch = 4 * (min(block, problem.group_channels) * views.floats * bool(views.step)
                        + sums * int(np.diff(units).max()) * (block < problem.group_channels))
         return State(problem, variant, device, data=Work.of(
-            multiply, weights, problem, (*table, units, places), (len(units) - 1,),
+            multiply, weights, problem, (*table, units, tile_table), (len(units) - 1,),
             threads=threads, tasks=len(tiles) * (len(units) - 1), scratch=scratch))
 
     def _together(self, problem: Conv2dProblem) -> int:
-        """Return how many output channels read the same views at a time."""
+        """Return how many output channels read the same views together."""
         return 1
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
@@ -134,9 +133,11 @@ class HostDirect(GeneratedCode):
 
 
 class HostDirectDense(HostDirect):
-    """The same code for layers without many zeros between pruned layers, where a library would have
-    to copy its layout. Several output channels are computed together, so that a vector of the input
-    is read once for all of them."""
+    """The same code for dense layers between pruned layers.
+
+    A library would have to convert the layout of such a layer. Several output channels are computed
+    together, so that a vector of the input is read once for all of them.
+    """
 
     name = "host_direct_dense"
     dense = True
@@ -156,18 +157,21 @@ class HostDirectDense(HostDirect):
 
 
 def widths_of(row: int) -> list[int]:
-    """Return the lanes of the two longest vectors, first those that a row of pixels fills best."""
+    """Return the lanes of the two longest vectors.
+
+    The one that a row of pixels fills best comes first.
+    """
     widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
     return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
 
 
 def shape_of(problem: Conv2dProblem) -> Conv2dProblem:
-    """Return what the code depends on."""
+    """Return the problem without fields that do not affect code."""
     return replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
 
 
 def refusal(problem: Conv2dProblem) -> str | None:
-    """Return why generated code cannot compute a convolution; None where it can."""
+    """Return why generated code cannot compute a convolution, or None."""
     from gossamer.device.native.code import unsupported
 
     if (reason := unsupported(problem.epilogue.expression)) is not None:
@@ -182,13 +186,13 @@ def refusal(problem: Conv2dProblem) -> str | None:
 
 
 class Work(NamedTuple):
-    """What generated code computes of a convolution.
+    """What generated code computes for a convolution.
 
-    tasks: the number of tasks for an image.
+    tasks: number of tasks per image.
     scratch: bytes of memory that a thread needs.
     fixed: the arguments that are the same in every launch.
     operands: addresses of constants, and None for a run-time input.
-    arrays: what the addresses belong to.
+    arrays: the arrays to which the addresses belong.
     """
 
     code: Function
@@ -202,8 +206,10 @@ class Work(NamedTuple):
     @staticmethod
     def of(code: Function, weights: Weights, problem: Conv2dProblem, arrays: Sequence[np.ndarray],
            numbers: Sequence[int] = (), *, threads: int, tasks: int, scratch: int = 0) -> Work:
-        """Return the work of a layer. Its fixed arguments are the addresses of arrays, and then
-        numbers."""
+        """Return the work of a layer.
+
+        Its fixed arguments are the addresses of `arrays`, followed by `numbers`.
+        """
         constants = float32_operands(weights)
         operands = [np.ascontiguousarray(constants[f"operand{index}"].reshape(-1))
                     if kind == "channel" else None
@@ -214,9 +220,9 @@ class Work(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The nonzero weights by block of input channels, output channels and position.
+    """Nonzero weights, by input block, output channels and position.
 
-    positions: where the views of a block lie that are multiplied with a tile.
+    positions: positions of a block's views that are multiplied with a tile.
     weights: (positions, outputs), those of the output channels that are computed together.
     starts: (blocks, M / outputs + 1), where the positions of these output channels begin.
     """
@@ -242,9 +248,9 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
     count = problem.out_channels // outputs
     for channel in range(0, problem.group_channels, block):
         part = weight[:, channel:channel + block].reshape(count, outputs, -1)
-        rows, places = np.nonzero(part.any(axis=1))
-        positions.append(offsets.reshape(-1)[places].astype(np.uint16))
-        weights.append(part[rows, :, places])
+        rows, taps_used = np.nonzero(part.any(axis=1))
+        positions.append(offsets.reshape(-1)[taps_used].astype(np.uint16))
+        weights.append(part[rows, :, taps_used])
         starts.append(done + np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]))
         done += len(rows)
     return _Table(np.concatenate(positions), np.concatenate(weights),
@@ -252,11 +258,13 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
 
 
 def _units(starts: np.ndarray, groups: int, tiles: int, threads: int, copies: bool) -> np.ndarray:
-    """Divide the rows of a table, of each group of a convolution, into units with about as many
-    nonzero weights. Returns where each unit begins, and the end.
+    """Divide a table's rows into units of similar work.
+
+    Work is the number of nonzero weights. The rows of each group of a convolution are divided.
+    Returns where each unit begins, and the end.
 
     copies: whether each unit of a tile copies the tile's views, so that there are only as many
-    units as give each thread as much to do.
+    units as give each thread the same amount of work.
     """
     rows, tasks = (starts.shape[1] - 1) // groups, max(tiles * groups, 1)
     enough = (count for count in range(1, rows + 1) if tasks * count >= _TASKS * threads

@@ -1,4 +1,4 @@
-"""The code of direct convolution on processors: see algorithm.py."""
+"""Code of direct convolution on processors; see algorithm.py."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
-"""Sums that a processor adds to at the same time: an addition takes four cycles, and two begin in
-each. Tiles of fewer vectors multiply several weights at a time."""
+"""Accumulators that a processor adds to concurrently: an addition takes four cycles, and two begin
+in each cycle. Tiles of fewer vectors multiply several weights at a time."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
                 outputs: int, block: int) -> str:
-    """Return a module with the function "multiply", whose tasks are pairs of a tile and a unit.
+    """Return a module with the function "multiply"; a task is a tile and a unit.
 
     A unit is a range of rows of the table, each of `outputs` output channels, in a group. The
     arguments are the addresses of the input and of the output of an image, of the table's
@@ -40,14 +40,14 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
     code = Code(module, "multiply", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, scratch = code.arguments
     b = code.builder
-    x, y, positions, weights, starts, units, places = (code.load(POINTER, arguments, 8 * index)
-                                                       for index in range(7))
+    x, y, positions, weights, starts, units, tile_table = (
+        code.load(POINTER, arguments, 8 * index) for index in range(7))
     count = code.load(INT64, arguments, 56)
     operands = [code.load(POINTER, arguments, 64 + 8 * index)
                 for index in range(len(problem.epilogue.operands))]
     with code.loop(first, end) as task:
-        place = code.at(places, b.mul(b.sdiv(task.index, count), integer(24)))
-        kind, row, column = (code.load(INT64, place, 8 * index) for index in range(3))
+        entry = code.at(tile_table, b.mul(b.sdiv(task.index, count), integer(24)))
+        kind, row, column = (code.load(INT64, entry, 8 * index) for index in range(3))
         unit = b.srem(task.index, count)
         channels = [code.index(units, b.add(unit, integer(index))) for index in range(2)]
         done = code.function.append_basic_block("next")
@@ -66,11 +66,11 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
 
 @dataclass
 class _TileCode:
-    """The function that computes a tile of a unit, for each block of input channels in turn.
+    """The function that computes a tile of a unit.
 
-    The views of the block are copied to the scratch memory. Then the sums of each row of the table,
-    which lie behind the views, are read, and written with the products of the block. After the last
-    block the epilogue is applied.
+    It processes each block of input channels in turn. The views of the block are copied to the
+    scratch memory. Then the sums of each row of the table, which follow the views in memory, are
+    read, and written with the products of the block. After the last block the epilogue is applied.
     """
 
     module: ir.Module
@@ -121,7 +121,7 @@ class _TileCode:
 
     def _multiply(self, inputs: Any, starts: Any, row: Any, is_first: Any, is_last: Any,
                   start: Any) -> None:
-        """Write the products of a block with the weights of a row of the table."""
+        """Write a block's products for a row of the table."""
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
         vectors = self.rows * self.vectors
         number = self.outputs * vectors
@@ -132,22 +132,23 @@ class _TileCode:
             code.load(vector(self.lanes), kept, index * self.size) for index in range(number)],
             [self.zero] * number)
         first, end = (code.index(starts, b.add(row, integer(index))) for index in range(2))
-        source, step, line = (self.scratch, 4 * views.step, 4 * views.row) if views.step else (
+        source, step, row_bytes = (
+            self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
-        # few sums wait for one another, so that neighbouring weights add to sums of their own
+        # few sums would wait for one another, so consecutive weights add to separate sums
         together = max(_SUMS // number, 1)
         zeros = [self.zero] * number
 
         def products(pair: Loop, offset: int) -> list[Any]:
-            """Return the sums of one of the positions that are multiplied together."""
-            place = b.add(pair.index, integer(offset))
-            view = code.at(source, b.mul(code.short(self.positions, place), integer(step)))
+            """Return the sums for one of the unrolled positions."""
+            position = b.add(pair.index, integer(offset))
+            view = code.at(source, b.mul(code.short(self.positions, position), integer(step)))
             own = pair.values[offset * number:(offset + 1) * number]
             read = [code.load_first(
-                view, index // self.vectors * line + index % self.vectors * self.size, self.lanes,
-                self.last if not views.step and index == vectors - 1 else self.lanes,
+                view, index // self.vectors * row_bytes + index % self.vectors * self.size,
+                self.lanes, self.last if not views.step and index == vectors - 1 else self.lanes,
                 aligned=views.step == self.lanes) for index in range(vectors)]
-            weights = code.at(self.weights, b.mul(place, integer(4 * self.outputs)))
+            weights = code.at(self.weights, b.mul(position, integer(4 * self.outputs)))
             return [code.multiply_add(value, weight, own[output * vectors + index])
                     for output in range(self.outputs)
                     for weight in [code.splat(code.load(FLOAT, weights, 4 * output), self.lanes)]
@@ -180,7 +181,7 @@ class _TileCode:
         b.position_at_end(after)
 
     def _finish(self, sums: Sequence[Any], output: Any, start: Any) -> None:
-        """Write the epilogue of an output channel."""
+        """Apply the epilogue to an output channel, and write it."""
         problem, code, b = self.problem, self.code, self.code.builder
         target = b.add(b.mul(output, integer(4 * problem.image_pixels)), start)
         for index, value in enumerate(sums):
@@ -195,8 +196,10 @@ class _TileCode:
             code.store_first(result, self.y, byte, self.lanes, valid)
 
     def _copy(self, inputs: Any, count: Any) -> None:
-        """Write the copying of the views of some input channels, with zeros where a view is outside
-        of the input."""
+        """Emit code that copies some input channels' views.
+
+        Pixels of a view outside of the input are zeros.
+        """
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
         flat = problem.is_pointwise
         height, width = (1, problem.image_pixels) if flat else (problem.height, problem.width)
@@ -209,10 +212,10 @@ class _TileCode:
                 view = code.at(target, 4 * views.first(number))
                 first = b.add(b.mul(self.column, integer(right)), integer(
                     column - problem.pads[1]))
-                with code.loop(0, self.rows + dict(views.beyond)[row]) as line:
-                    place = b.add(b.mul(b.add(self.row, line.index), integer(down)), integer(
-                        row - problem.pads[0]))
-                    source = code.at(plane, b.mul(b.add(b.mul(place, integer(width)), first),
+                with code.loop(0, self.rows + dict(views.beyond)[row]) as view_row:
+                    position = b.add(b.mul(b.add(self.row, view_row.index), integer(down)),
+                                     integer(row - problem.pads[0]))
+                    source = code.at(plane, b.mul(b.add(b.mul(position, integer(width)), first),
                                                   integer(4)))
 
                     def read(source: Any = source, first: Any = first) -> list[Any]:
@@ -221,8 +224,8 @@ class _TileCode:
                             self.last if flat and index == copied - 1 else self.lanes)
                             for index in range(copied)]
 
-                    inside = b.icmp_unsigned("<", place, integer(height))
+                    inside = b.icmp_unsigned("<", position, integer(height))
                     values = code.where(inside, read, [self.zero] * copied)
-                    goal = code.at(view, b.mul(line.index, integer(4 * views.row)))
+                    goal = code.at(view, b.mul(view_row.index, integer(4 * views.row)))
                     for index, value in enumerate(values):
                         code.store(value, goal, index * self.size)

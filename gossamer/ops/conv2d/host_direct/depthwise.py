@@ -22,11 +22,11 @@ from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _MOST_TAPS = 81
-"""Taps whose products are written one by one."""
+"""Largest number of taps, whose products are unrolled."""
 
 
 class HostDirectDepthwise(HostDirect):
-    """Depthwise convolution, which reads each input plane where it is."""
+    """Depthwise convolution that reads input planes without copying them."""
 
     name = "host_direct_depthwise"
     dense = True
@@ -38,7 +38,7 @@ class HostDirectDepthwise(HostDirect):
         if not problem.is_depthwise:
             return "is not depthwise"
         if problem.stride[1] > 2 or problem.taps > _MOST_TAPS:
-            return f"has columns more than 2 apart, or more than {_MOST_TAPS} taps"
+            return f"has a horizontal stride above 2, or more than {_MOST_TAPS} taps"
         return refusal(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:

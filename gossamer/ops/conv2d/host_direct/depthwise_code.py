@@ -1,4 +1,4 @@
-"""The code of depthwise convolution on processors: see depthwise.py."""
+"""Code of depthwise convolution on processors; see depthwise.py."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, ve
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 7
-"""Vectors of a row that are summed together."""
+"""Largest number of vectors of a row that are summed together."""
 
 
 def depthwise(problem: Conv2dProblem, lanes: int) -> str:
-    """Return a module with the function "depthwise", each task of which is an output plane.
+    """Return a module with the function "depthwise"; each task is an output plane.
 
     The arguments are the addresses of the input and of the output of an image, of the weights, and
     of the operands. Rows of the output are summed in registers, some vectors at a time; taps of
-    rows outside of the input are left out, and lanes outside of a row are not read.
+    rows outside of the input are skipped, and lanes outside of a row are not read.
     """
     module = ir.Module()
     code = Code(module, "depthwise", [POINTER, INT64, INT64, POINTER])
@@ -43,24 +43,24 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
             with code.loop(0, problem.out_height) as row:
                 sums: list[Any] = [zero] * len(vectors)
                 for r in range(problem.kernel[0]):
-                    place = b.add(b.mul(row.index, integer(problem.stride[0])),
-                                  integer(r * problem.dilation[0] - problem.pads[0]))
+                    position = b.add(b.mul(row.index, integer(problem.stride[0])),
+                                     integer(r * problem.dilation[0] - problem.pads[0]))
 
-                    def products(r: int = r, place: Any = place, sums: list[Any] = sums,
+                    def products(r: int = r, position: Any = position, sums: list[Any] = sums,
                                  vectors: range = vectors) -> list[Any]:
-                        line = code.at(plane, b.mul(place, integer(4 * problem.width)))
+                        source = code.at(plane, b.mul(position, integer(4 * problem.width)))
                         for s in range(problem.kernel[1]):
                             weight = taps[r * problem.kernel[1] + s]
                             sums = [code.multiply_add(
-                                _read(code, line, problem, s, index, lanes), weight, value)
+                                _read(code, source, problem, s, index, lanes), weight, value)
                                 for index, value in zip(vectors, sums, strict=True)]
                         return sums
 
-                    inside = b.icmp_unsigned("<", place, integer(problem.height))
+                    inside = b.icmp_unsigned("<", position, integer(problem.height))
                     sums = code.where(inside, products, sums)
-                line = b.add(start, b.mul(row.index, integer(4 * problem.out_width)))
+                target = b.add(start, b.mul(row.index, integer(4 * problem.out_width)))
                 for index, value in zip(vectors, sums, strict=True):
-                    byte = b.add(line, integer(4 * index * lanes))
+                    byte = b.add(target, integer(4 * index * lanes))
                     valid = min(problem.out_width - index * lanes, lanes)
                     read = [code.load_first(operand, byte, lanes, valid) if given is None else given
                             for operand, given in zip(operands, channels, strict=True)]
@@ -70,15 +70,18 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
     return str(module)
 
 
-def _read(code: Code, line: Any, problem: Conv2dProblem, tap: int, number: int, lanes: int) -> Any:
-    """Return what a tap of a row reads for a vector of the output, with 0 outside of the row.
+def _read(code: Code, source: Any, problem: Conv2dProblem, tap: int, number: int,
+          lanes: int) -> Any:
+    """Return what a tap reads for an output vector.
 
-    line: where the row of the input begins. number: that of the vector in its row.
+    It is 0 outside of the row.
+
+    source: address of the row of the input. number: index of the vector in its row.
     """
     stride, offset = problem.stride[1], tap * problem.dilation[1]
     # taps of odd and even columns take every second number of the same vectors
     start = offset // stride * stride - problem.pads[1] + number * lanes * stride
-    parts = [code.load_within(line, start + part * lanes, lanes, problem.width)
+    parts = [code.load_within(source, start + part * lanes, lanes, problem.width)
              for part in range(stride)]
     return parts[0] if stride == 1 else code.builder.shuffle_vector(*parts, ir.Constant(
         ir.VectorType(ir.IntType(32), lanes), list(range(offset % 2, 2 * lanes, 2))))

@@ -1,8 +1,9 @@
-"""Convolutions on processors in vectors over output channels, by code that LLVM compiles.
+"""Convolutions on processors in vectors over output channels.
 
-The method is that of M. Dukhan, "The Indirect Convolution Algorithm" (2019): a table says where the
-pixels under each window lie, so that no image is copied or padded. Planes of few pixels fill these
-vectors as well as large ones, since channels are neighbours in memory.
+LLVM compiles the code. The method is that of M. Dukhan, "The Indirect Convolution Algorithm"
+(2019): a table has the addresses of the pixels under each window, so that no image is copied or
+padded. Planes of few pixels fill these vectors as well as large ones, because channels are
+contiguous in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from gossamer.ops.strided import in_layout
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
-_MOST_PLACES = 2**20
-"""Entries of the table, one for each tap of each window."""
+_MOST_OFFSETS = 2**20
+"""Largest number of entries of the table, one for each tap of each window."""
 _MOST_BYTES = 2**31 - 1
 """Entries are 32-bit."""
 _MOST_TAPS = 81
-"""Taps of a depthwise window, whose products are written one by one."""
+"""Largest number of taps of a depthwise window, whose products are unrolled."""
 
 
 class HostIndirect(HostDirect):
@@ -53,8 +54,8 @@ class HostIndirect(HostDirect):
             return "has zeros, which host_direct skips"
         if problem.groups > 1:
             return "has groups of channels"
-        if problem.image_pixels * problem.taps > _MOST_PLACES:
-            return f"windows have more than {_MOST_PLACES} taps together"
+        if problem.image_pixels * problem.taps > _MOST_OFFSETS:
+            return f"windows have more than {_MOST_OFFSETS} taps in total"
         if max(4 * spec.size for spec in problem.inputs) > _MOST_BYTES:
             return f"an image has more than {_MOST_BYTES} bytes"
         return refusal(problem)
@@ -78,13 +79,13 @@ class HostIndirect(HostDirect):
         zeros = np.zeros((problem.channels - 1) * channel // 4 + 1, np.float32)
         return State(problem, variant, device, data=Work.of(
             code, weights, problem, (_panels(weights, problem, tiling.width),
-                                     _places(problem, pixel), zeros),
+                                     _offsets(problem, pixel), zeros),
             threads=workers(variant[THREADS]),
             tasks=panels * -(-problem.image_pixels // tiling.pixels)))
 
 
 class HostIndirectDepthwise(HostDirect):
-    """Depthwise convolution in NHWC, which reads each window where it is."""
+    """Depthwise convolution in NHWC that reads windows without copying them."""
 
     name = "host_indirect_depthwise"
     dense = True
@@ -123,8 +124,10 @@ def _in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
-    """Return the weights as (panels, taps, C/groups, width), the last panel filled up with zeros,
-    in memory that contexts share."""
+    """Return the weights as (panels, taps, C/groups, width).
+
+    The last panel is padded with zeros. Contexts share the memory.
+    """
     panels = -(-problem.out_channels // width)
 
     def packed(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -137,9 +140,13 @@ def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
                       (panels, problem.taps, problem.group_channels, width), np.float32)
 
 
-def _places(problem: Conv2dProblem, pixel: int) -> np.ndarray:
-    """Return (output pixels, taps): how many bytes from the image's beginning the pixel of a tap
-    lies, and -1 outside of the image. pixel: bytes from one pixel to the next."""
+def _offsets(problem: Conv2dProblem, pixel: int) -> np.ndarray:
+    """Return the byte offset of each tap's pixel.
+
+    The array is (output pixels, taps).
+
+    It is -1 outside of the image. pixel: bytes from one pixel to the next.
+    """
     sizes, counts = (problem.height, problem.width), (problem.out_height, problem.out_width)
     rows, columns = (
         np.arange(counts[axis])[:, None] * problem.stride[axis]
@@ -147,5 +154,5 @@ def _places(problem: Conv2dProblem, pixel: int) -> np.ndarray:
         for axis in (0, 1))
     rows, columns = rows[:, None, :, None], columns[None, :, None, :]
     inside = (rows >= 0) & (rows < sizes[0]) & (columns >= 0) & (columns < sizes[1])
-    places = np.where(inside, (rows * problem.width + columns) * pixel, -1)
-    return places.astype(np.int32).reshape(-1, problem.taps)
+    offsets = np.where(inside, (rows * problem.width + columns) * pixel, -1)
+    return offsets.astype(np.int32).reshape(-1, problem.taps)

@@ -1,4 +1,4 @@
-"""The code of convolutions in vectors over output channels: see indirect.py."""
+"""Code of convolutions in vectors over output channels; see indirect.py."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gossamer.ops.conv2d.host_direct.tiles import Tiling
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _FEW_CHANNELS = 4
-"""Input channels whose products are written one by one."""
+"""Largest number of input channels whose products are unrolled."""
 _COLUMNS = 4
-"""Pixels of a depthwise layer's row that are summed together, and share what they read."""
+"""Pixels of a depthwise layer's row that are summed together, sharing what they read."""
 
 
 def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
-    """Return a module with the function "indirect", whose tasks are pairs of a panel of output
-    channels and a tile of pixels.
+    """Return a module with the function "indirect".
 
-    The arguments are the addresses of the input and of the output of an image, of the panels
-    (panels, taps, C, width), of the table of places, of zeros, and of the operands.
+    Its tasks are pairs of a panel of output channels and a tile of pixels. The arguments are the
+    addresses of the input and of the output of an image, of the panels (panels, taps, C, width), of
+    the table of offsets, of zeros, and of the operands.
 
     channel_bytes: bytes from one channel of the input to the next.
     """
     code = Code(ir.Module(), "indirect", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments
     b = code.builder
-    x, y, panels, places, zeros = (code.load(POINTER, arguments, 8 * index) for index in range(5))
+    x, y, panels, offsets, zeros = (code.load(POINTER, arguments, 8 * index) for index in range(5))
     epilogue = _Epilogue(code, problem, tiling.lanes, y, 40)
     size, channels, taps = 4 * tiling.width, problem.channels, problem.taps
     tiles = max(-(-problem.image_pixels // tiling.pixels), 1)
 
-    def products(pointers: Sequence[Any], line: Any, channel: Any, sums: Sequence[Any]
+    def products(pointers: Sequence[Any], weight_row: Any, channel: Any, sums: Sequence[Any]
                  ) -> list[Any]:
-        """Return the sums with the products of an input channel."""
-        weights = [code.load(vector(tiling.lanes), line, 4 * tiling.lanes * index)
+        """Return the sums plus an input channel's products."""
+        weights = [code.load(vector(tiling.lanes), weight_row, 4 * tiling.lanes * index)
                    for index in range(tiling.vectors)]
         offset = b.mul(integer(channel), integer(channel_bytes))
         values = [code.splat(code.load(FLOAT, pointer, offset), tiling.lanes)
@@ -47,14 +47,14 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
     def tile(panel: Any, start: Any, count: int) -> list[Any]:
         source = code.at(panels, b.mul(panel, integer(taps * channels * size)))
-        table = code.at(places, b.mul(start, integer(4 * taps)))
+        table = code.at(offsets, b.mul(start, integer(4 * taps)))
         with code.loop(0, taps, carried=[epilogue.zero] * (count * tiling.vectors)) as tap:
             pointers = []
             for index in range(count):
-                place = b.sext(code.load(INT32, table, b.mul(b.add(
+                offset = b.sext(code.load(INT32, table, b.mul(b.add(
                     tap.index, integer(index * taps)), integer(4))), INT64)
-                pointers.append(b.select(b.icmp_signed("<", place, integer(0)), zeros,
-                                         code.at(x, place)))
+                pointers.append(b.select(b.icmp_signed("<", offset, integer(0)), zeros,
+                                         code.at(x, offset)))
             weights = code.at(source, b.mul(tap.index, integer(channels * size)))
             if channels <= _FEW_CHANNELS:
                 tap.next = tap.values
@@ -63,8 +63,8 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
                                         tap.next)
             else:
                 with code.loop(0, channels, carried=tap.values) as channel:
-                    line = code.at(weights, b.mul(channel.index, integer(size)))
-                    channel.next = products(pointers, line, channel.index, channel.values)
+                    weight_row = code.at(weights, b.mul(channel.index, integer(size)))
+                    channel.next = products(pointers, weight_row, channel.index, channel.values)
                 tap.next = channel.values
 
         def write(width: int) -> list[Any]:
@@ -88,11 +88,11 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
 
 def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
-    """Return a module with the function "depthwise_rows", whose tasks are rows of the output in a
-    vector of channels.
+    """Return a module with the function "depthwise_rows".
 
-    The arguments are the addresses of the input and of the output of an image, of the panels
-    (vectors, taps, 1, lanes), and of the operands. Taps outside of the image are left out.
+    Its tasks are rows of the output in a vector of channels. The arguments are the addresses of the
+    input and of the output of an image, of the panels (vectors, taps, 1, lanes), and of the
+    operands. Taps outside of the image are skipped.
     """
     code = Code(ir.Module(), "depthwise_rows", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments
@@ -101,7 +101,7 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
     epilogue = _Epilogue(code, problem, lanes, y, 24)
     pixel, stride, pad = 4 * problem.channels, problem.stride[1], problem.pads[1]
     rows, wide = problem.out_height, problem.out_width
-    # columns from `low` to `high` have windows within the rows
+    # the windows of columns from `low` to `high` are within the rows
     low = min(-(-pad // stride), wide)
     high = max(min((problem.width + pad - problem.window(1)) // stride + 1, wide), low)
 
@@ -111,29 +111,33 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
         plane = code.at(x, b.mul(number, integer(4 * lanes)))
 
         def columns(begin: Any, count: int) -> None:
-            """Write neighbouring columns; where `begin` is not a constant, their windows are
-            within the rows."""
+            """Write consecutive columns.
+
+            If `begin` is not a constant, their windows are within the rows.
+            """
             sums = [epilogue.zero] * count
             for r in range(problem.kernel[0]):
-                place = b.add(b.mul(row, integer(problem.stride[0])),
-                              integer(r * problem.dilation[0] - problem.pads[0]))
+                position = b.add(b.mul(row, integer(problem.stride[0])),
+                                 integer(r * problem.dilation[0] - problem.pads[0]))
 
-                def products(r: int = r, place: Any = place, sums: Any = sums) -> list[Any]:
-                    line = code.at(plane, b.mul(b.add(b.mul(place, integer(problem.width)), b.sub(
-                        b.mul(integer(begin), integer(stride)), integer(pad))), integer(pixel)))
+                def products(r: int = r, position: Any = position, sums: Any = sums
+                             ) -> list[Any]:
+                    row_start = b.mul(position, integer(problem.width))
+                    column = b.sub(b.mul(integer(begin), integer(stride)), integer(pad))
+                    source = code.at(plane, b.mul(b.add(row_start, column), integer(pixel)))
                     for s in range(problem.kernel[1]):
                         step = s * problem.dilation[1]
                         if isinstance(begin, int) and not (
                                 0 <= begin * stride - pad + step < problem.width):
                             continue
                         sums = [code.multiply_add(code.load_first(
-                            line, pixel * (index * stride + step), lanes, valid),
+                            source, pixel * (index * stride + step), lanes, valid),
                             weights[r * problem.kernel[1] + s], value)
                             for index, value in enumerate(sums)]
                     return list(sums)
 
-                sums = code.where(b.icmp_unsigned("<", place, integer(problem.height)), products,
-                                  sums)
+                sums = code.where(b.icmp_unsigned("<", position, integer(problem.height)),
+                                  products, sums)
             start = b.add(b.mul(row, integer(wide)), integer(begin))
             epilogue.write(sums, start, b.mul(number, integer(lanes)), valid)
 
@@ -157,7 +161,7 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
 class _Epilogue:
     """The epilogue of a convolution in NHWC.
 
-    y: where the output of an image lies.
+    y: address of the output of an image.
     first: bytes of the arguments before the addresses of the operands.
     """
 
@@ -169,7 +173,7 @@ class _Epilogue:
             for index, kind in enumerate(problem.epilogue.operands)]
 
     def write(self, sums: Sequence[Any], pixel: Any, channel: Any, valid: int) -> None:
-        """Write the results of some channels, of `valid` lanes, for neighbouring pixels."""
+        """Write the results of `valid` channels for consecutive pixels."""
         code, b, lanes = self.code, self.code.builder, self.lanes
         channel = b.mul(channel, integer(4))
         constants = [code.load_first(operand, channel, lanes, valid) if kind == "channel" else None

@@ -1,4 +1,4 @@
-"""Tiles of an output plane, and the views of the input that they are computed from."""
+"""Tiles of an output plane, and input views for them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 14
-"""Vectors of a tile: sums that are kept in registers."""
+"""Largest number of vectors of a tile, whose sums are kept in registers."""
 _OTHERS = 2
-"""Registers for other values than the sums and one weight of each output channel of a tile."""
+"""Number of registers for values other than the sums and one weight of each output channel of a
+tile."""
 _MOST_PIXELS = 8
-"""Pixels of a tile whose vectors lie along output channels: their addresses are in registers."""
+"""Largest number of pixels of a tile whose vectors are along output channels: their addresses are
+in registers."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
 """NONE: the input itself is read. SHARED: one view serves all columns of taps. ALIGNED: each column
 of taps has a view."""
 
 Kind = tuple[int, int, int]
-"""What tiles of the same code have in common: rows, vectors of a row, and valid lanes of the last
+"""What tiles with the same code have in common: rows, vectors of a row, and valid lanes of the last
 one."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """The views of a channel's input that nonzero weights are multiplied with.
+    """The views of an input channel for nonzero weights.
 
-    A view is every stride-th row and column of the padded input, beginning at a row and a column. A
-    tap further down reads the same view from a later row. With SHARED a tap further right reads it
-    from a later column; with ALIGNED it has a view of its own, so that all vectors begin at
+    The weights are multiplied with these views.
+
+    A view consists of every stride-th row and column of the padded input, beginning at a row and a
+    column. A tap further down reads the same view from a later row. With SHARED a tap further right
+    reads it from a later column; with ALIGNED it has its own view, so that all vectors begin at
     multiples of their size. Views of pointwise convolutions may be the input itself.
 
     copies: first row and column of each view, in pixels of the padded input.
     beyond: for each of these rows, how many rows past a tile's height are read.
     height: rows of the largest tile. row: floats of each row of a view.
-    further: vectors of a row behind those of the tile, which taps of later columns read.
-    step: distance in floats between two positions that a table can name; 0 where the input itself
+    further: vectors of a row after those of the tile, which taps of later columns read.
+    step: distance in floats between two positions that a table can specify; 0 if the input itself
     is read, and a position is a channel.
     """
 
@@ -48,26 +52,26 @@ class Views:
     step: int
 
     def first(self, number: int) -> int:
-        """Return how many floats lie before a view."""
+        """Return the number of floats before a view."""
         return sum(self.height + dict(self.beyond)[phase]
                    for phase, _ in self.copies[:number]) * self.row
 
     @property
     def floats(self) -> int:
-        """Floats of all views of a channel."""
+        """Number of floats of all views of a channel."""
         return self.first(len(self.copies))
 
     @property
     def positions(self) -> int:
-        """Positions in the views of a channel."""
+        """Number of positions in the views of a channel."""
         return -(-self.floats // self.step) if self.step else 1
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A part of an output plane that is summed in registers.
+    """Part of an output plane, summed in registers.
 
-    row, column: where the tile begins.
+    row, column: position of the tile.
     """
 
     kind: Kind
@@ -95,11 +99,11 @@ def views_of(problem: Conv2dProblem, lanes: int, kind: str, outputs: int = 1) ->
 
 
 def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]:
-    """Return the tiles of an output plane, the first one the largest.
+    """Return the tiles of an output plane, the largest first.
 
-    A pointwise convolution sees a plane as one row.
+    For a pointwise convolution, a plane is one row.
 
-    outputs: how many output channels are computed together, whose sums share the registers.
+    outputs: number of output channels that are computed together, whose sums share the registers.
     """
     most = min(native.processor().registers - 3, _MOST_VECTORS) if outputs == 1 else max(
         (native.processor().registers - outputs - _OTHERS) // outputs, 1)
@@ -113,8 +117,10 @@ def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]
 
 
 class Tiling(NamedTuple):
-    """What is summed in registers where vectors lie along output channels: some of them, for some
-    pixels."""
+    """The accumulators if vectors are along output channels.
+
+    They cover some output channels for some pixels.
+    """
 
     lanes: int
     vectors: int
@@ -122,12 +128,15 @@ class Tiling(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Output channels of a panel."""
+        """Number of output channels of a panel."""
         return self.lanes * self.vectors
 
 
 def tiling_of(problem: Conv2dProblem, lanes: int) -> Tiling:
-    """Return a tiling whose sums, with the weights of a panel and a pixel, fill the registers."""
+    """Return a tiling that fills the registers.
+
+    They contain its sums, the weights of a panel, and a pixel.
+    """
     registers = native.processor().registers
     count = -(-problem.out_channels // lanes)
     vectors = -(-count // -(-count // (registers // 8)))
@@ -137,14 +146,20 @@ def tiling_of(problem: Conv2dProblem, lanes: int) -> Tiling:
 
 
 def _spans(size: int, lanes: int, most: int) -> list[tuple[int, int, int]]:
-    """Divide a row into spans of vectors: the first vector, how many, the last one's lanes."""
+    """Divide a row into spans of vectors.
+
+    Each has its first vector, its number of vectors, and the valid lanes of the last one.
+    """
     count = -(-size // lanes)
     return [(first, number, lanes if first + number < count else size - (count - 1) * lanes)
             for first, number in _parts(count, most)]
 
 
 def _parts(size: int, most: int) -> list[tuple[int, int]]:
-    """Divide a range into as few parts of at most `most`, each with its start and its length."""
+    """Divide a range into few parts of at most `most`.
+
+    Each has its start and its length.
+    """
     if size == 0:
         return []
     length = -(-size // -(-size // most))

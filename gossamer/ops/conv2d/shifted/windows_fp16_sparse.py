@@ -97,11 +97,11 @@ class SparseTile(RunTile):
     def expected_stages(self, problem: Conv2dProblem) -> float:
         """Return the expected number of stages of a part.
 
-        The estimate assumes that the crowded groups of four weights, which have more than two
-        nonzeros, are at random positions.
+        The estimate assumes that the groups of four weights with more than two nonzeros are at
+        random positions.
         """
         fours = self.part * SLICE // 4
-        second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
+        second = 1.0 - (1.0 - min(1.0, problem.weights_info.dense_groups)) ** fours
         return self.stages(problem) * (1.0 + second)
 
 
@@ -135,9 +135,9 @@ class ShiftedSparseMma(ShiftedProduct):
             return reason
         fastest = self.tiles(problem, device.limits)[0]
         if fastest.expected_stages(problem) > _MOST_PRODUCTS * fastest.stages(problem):
-            return (f"{problem.weights_info.crowded:.2%} of the groups of four neighbouring input "
-                    "channels have more than two nonzeros, so most weights would be multiplied "
-                    "twice")
+            return (f"{problem.weights_info.dense_groups:.2%} of the groups of four neighbouring "
+                    "input channels have more than two nonzeros, so most weights would be "
+                    "multiplied twice")
         return None
 
     def tiles(self, problem: Conv2dProblem, limits: Limits) -> list[SparseTile]:

@@ -162,7 +162,7 @@ class Cudnn(Algorithm):
 
 
 def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
-    """Return why cuDNN is not asked for a problem; None where cuDNN is asked."""
+    """Return why cuDNN is not asked for a problem, or None."""
     if (reason := unavailable(CUDNN, device) or too_large(problem)) is not None:
         return reason
     if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
@@ -189,13 +189,9 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
     """Return cuDNN's offer for the problem's description in each layout."""
-    return {form: offered(device, problem, form) for form in _forms(problem, epilogue, precision)}
-
-
-def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
-    """Return the descriptions of the problem for cuDNN, one for each layout."""
-    return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
-            for layout in _LAYOUTS]
+    forms = [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
+             for layout in _LAYOUTS]
+    return {form: offered(device, problem, form) for form in forms}
 
 
 def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,

@@ -36,7 +36,7 @@ from tests.ops.recording import RecordingDevice
 ALGORITHM = ShiftedSparseMma()
 BOTH = (DENSE, ALGORITHM)
 NAMES = [algorithm.name for algorithm in BOTH]
-TWO_OF_FOUR = WeightsInfo(0.5, "a pattern", crowded=0.0)
+TWO_OF_FOUR = WeightsInfo(0.5, "a pattern", dense_groups=0.0)
 PROBLEMS = {name: replace(problem, weights_info=TWO_OF_FOUR)
             for name, problem in DENSE_PROBLEMS.items()}
 PATTERNS = ("2:4", "few", "many", "dense", "none", "one row")
@@ -125,7 +125,7 @@ def test_stages_state_the_weights(
     assert np.array_equal(found, expected)
 
 
-def test_only_crowded_fours_and_their_taps_take_a_second_stage() -> None:
+def test_only_dense_groups_and_their_taps_take_a_second_stage() -> None:
     problem, tile = Conv2dProblem(1, 128, 4, 4, 64, (2, 2)), SparseTile(64, 1, 1, 2, 3)
     assert list(stage_counts(pruned(problem, "2:4"), problem, tile)) == [8]
     assert list(stage_counts(pruned(problem, "dense"), problem, tile)) == [16]
@@ -142,18 +142,18 @@ def test_dense_weights_give_a_reason() -> None:
     problem, device = PROBLEMS["same"], RecordingDevice()
     dense = replace(problem, weights_info=WeightsInfo())
     assert "more than two nonzeros" in (ALGORITHM.supports(dense, device) or "")
-    few = replace(problem, weights_info=WeightsInfo(0.02, "a pattern", crowded=3e-5))
+    few = replace(problem, weights_info=WeightsInfo(0.02, "a pattern", dense_groups=3e-5))
     assert ALGORITHM.supports(few, device) is None
 
 
 def test_more_work_is_expected_to_take_longer() -> None:
     device = RecordingDevice()
     problem = replace(PROBLEMS["same"], height=56, width=56)
-    crowded = replace(problem, batch=64, weights_info=WeightsInfo(0.1, "a pattern", crowded=1e-3))
+    many = replace(problem, batch=64, weights_info=WeightsInfo(0.1, "a pattern", dense_groups=1e-3))
     for variant in ALGORITHM.variants(problem, device):
         small, large = (ALGORITHM.expected_us(replace(problem, batch=batch), variant, device)
                         for batch in (1, 64))
-        assert 1 < small < large < ALGORITHM.expected_us(crowded, variant, device)
+        assert 1 < small < large < ALGORITHM.expected_us(many, variant, device)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

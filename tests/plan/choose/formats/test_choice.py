@@ -162,5 +162,5 @@ def test_a_conversion_that_does_not_exist_rules_an_option_out(monkeypatch: pytes
     names = dict(steps(shared)).values()
     assert "writer" not in names and "reader" not in names
     assert_right(shared, two_layers("binary", middle_is_output=True))
-    with pytest.raises(UnsupportedError, match="rule each other out; leave only='writer' out"):
+    with pytest.raises(UnsupportedError, match="exclude each other; omit only='writer'"):
         make_plan(two_layers("binary", middle_is_output=True), tmp_path, only="writer").program(2)

@@ -50,14 +50,14 @@ class Network:
         return self.conversions[value, source, target]
 
     def minimise(self, slack: float = 0.02,
-                 apart: Iterable[tuple[int, ...]] = ()) -> PlanAssignment:
+                 excluded: Iterable[tuple[int, ...]] = ()) -> PlanAssignment:
         """Returns the cheapest plan assignment; its options are the index of each node's option.
-        apart: assignments that are not returned."""
+        excluded: assignments that are not returned."""
         of_nodes = [node.all_options(f"node {number}") for number, node in enumerate(self.nodes)]
         options = [option for of_node in of_nodes for option in of_node]
         found = minimise(options, self.fixed, self.conversion, required=self.required, slack=slack,
-                         apart=[[of_node[index].choice for of_node, index
-                                 in zip(of_nodes, other, strict=True)] for other in apart])
+                         excluded=[[of_node[index].choice for of_node, index
+                                 in zip(of_nodes, other, strict=True)] for other in excluded])
         first = list(itertools.accumulate((len(node.options) for node in self.nodes), initial=0))
         return replace(found, options=tuple(
             index - first[number] for number, index in enumerate(found.options)))

@@ -129,8 +129,8 @@ def _pair(cost: float, conversion: float) -> Network:
 
 @pytest.mark.parametrize(("network", "message"), [
     (_pair(math.inf, 1.0), "finite cost: 'node 0' has no option that can be used"),
-    (_pair(1.0, math.inf), "finite cost: the conversions that some options need rule each other"),
-    (Network((), {}, {"y": "NCHW"}, {}), "rule each other out"),
+    (_pair(1.0, math.inf), "finite cost: the conversions that some options need exclude each"),
+    (Network((), {}, {"y": "NCHW"}, {}), "exclude each other"),
 ])
 def test_a_network_without_a_plan_assignment_is_named(network: Network, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -144,7 +144,7 @@ def test_options_that_rule_each_other_out() -> None:
                    for value in "ab" for pair in (("NCHW", "NHWC"), ("NHWC", "NCHW"))}
     nodes = (AssignmentNode(alike, (), ("a", "b")), AssignmentNode(unlike, ("a", "b"), ()))
     network = Network(nodes, {}, {}, conversions)
-    with pytest.raises(ValueError, match="rule each other out"):
+    with pytest.raises(ValueError, match="exclude each other"):
         network.minimise()
 
 

@@ -85,7 +85,7 @@ def test_a_measured_choice_that_does_not_run_is_left(
                               OTHER: "taken: the fastest"}
     (thin,) = [row for row in plan.report(2).rows if row["layer"] == "thin"]
     assert thin["rejected"][DEPTHWISE].endswith(
-        f"the plan of the {OTHER} runs, which the measured choice does not")
+        f"the plan of the {OTHER} runs, and the measured choice does not")
 
 
 def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: type[Refusing],

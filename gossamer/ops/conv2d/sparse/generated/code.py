@@ -386,13 +386,13 @@ class _BlockCode:
                         factor = code.get("mov.b32", "r", bits << 16 | bits)
                         code.emit("fma.rn.f16x2", self._sums[b], value, factor, self._sums[b])
                         counts[b] += 1
-                        if self._crowded[b] and counts[b] == MOST_TERMS:
+                        if self._overflows[b] and counts[b] == MOST_TERMS:
                             self._widen(b)
                             counts[b] = 0
                     else:
                         code.emit("fma.rn.f32", self._sums[b], value, Bits(bits), self._sums[b])
         for b, count in enumerate(counts):
-            if d.halves and count and self._crowded[b]:
+            if d.halves and count and self._overflows[b]:
                 self._widen(b)
 
     def _input(self, slot: int, row: int, column: int) -> str:
@@ -411,18 +411,18 @@ class _BlockCode:
         """Emit the additions of float16 sums to float32 sums before a stage.
 
         The sums of an output channel are added where they would exceed MOST_TERMS terms in the
-        stage. A channel that exceeds MOST_TERMS in a single stage is crowded. Its sums are also
+        stage. A channel that exceeds MOST_TERMS in a single stage overflows. Its sums are also
         added after every part of the stage, because warps run the parts in different orders.
         """
-        self._crowded = [False] * len(self._sums)
+        self._overflows = [False] * len(self._sums)
         if not self.division.halves:
             return
         for b, count in enumerate(self.block.terms(chunk)):
-            self._crowded[b] = count > MOST_TERMS
+            self._overflows[b] = count > MOST_TERMS
             if self._pending[b] and self._pending[b] + count > MOST_TERMS:
                 self._widen(b)
                 self._pending[b] = 0
-            self._pending[b] += 0 if self._crowded[b] else count
+            self._pending[b] += 0 if self._overflows[b] else count
 
     def _widen(self, b: int) -> None:
         """Emit the addition of a channel's float16 sums to its float32 sums.
