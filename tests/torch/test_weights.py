@@ -14,13 +14,7 @@ from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.api import with_weights
 from gossamer.torch.backend import backend
 from gossamer.torch.weights import CALLS, Watch, Weights
-from tests.tolerances import normalised_error
-from tests.torch.small import images, residual
-
-
-def same(fast, module, x):
-    with torch.no_grad():
-        return normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+from tests.torch.small import images, residual, same
 
 
 @pytest.mark.parametrize("effort", [None, "quick"])
