@@ -15,7 +15,7 @@ CELLS = 4 * 8 + 2 * 4 + 1 * 2
 
 
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
-                  names: dict[int, str] | None = None, cells: int = CELLS,
+                  names: dict[int, str] | list[str] | None = None, cells: int = CELLS,
                   dtype: str = "float32") -> np.ndarray:
     """Save a network whose output does not depend on the photo, and return that output for one
     photo. form: "yolox", "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8"
