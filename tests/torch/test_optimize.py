@@ -65,8 +65,7 @@ def test_any_batch_size_is_computed(fast):
     assert fast(images(2)[:0]).shape == (0, 5)
 
 
-def test_batch_is_free_after_an_example_of_one_image():
-    module = residual()
+def test_batch_is_free_after_an_example_of_one_image(module):
     fast = gossamer.optimize(module, images(1))
     x = images(3)
     assert same(fast, module, x)
@@ -127,8 +126,7 @@ def test_channels_last_stays(shape, dtype):
     assert fast.plan.inputs[0].shape == (None, *shape[2:], shape[1])
 
 
-def test_photos_are_taken_as_inputs_say():
-    module = residual()
+def test_photos_are_taken_as_inputs_say(module):
     photos = torch.randint(0, 256, (2, 12, 12, 3), dtype=torch.uint8)
     fast = gossamer.optimize(module, photos, inputs=gossamer.InputFormat(
         "uint8", "NHWC", scale=1 / 255, mean=(0.4, 0.5, 0.6), std=0.2))
@@ -138,8 +136,7 @@ def test_photos_are_taken_as_inputs_say():
         gossamer.optimize(module, images(), inputs={"y": gossamer.InputFormat("uint8")})
 
 
-def test_exported_program_is_taken():
-    module = residual()
+def test_exported_program_is_taken(module):
     program = torch.export.export(module, (images(),))
     fast = gossamer.optimize(program)
     assert same(fast, module, images())
@@ -148,9 +145,8 @@ def test_exported_program_is_taken():
     assert same(fast, other, images(3))
 
 
-def test_older_exporter_gives_the_same_network(monkeypatch):
+def test_older_exporter_gives_the_same_network(module, monkeypatch):
     monkeypatch.setattr(exported, "exports_programs", lambda: False)
-    module = residual()
     fast = gossamer.optimize(module, images())
     x = images(3)
     assert same(fast, module, x)
@@ -235,8 +231,7 @@ def test_wrong_network_names_its_first_layer(monkeypatch):
         gossamer.optimize(residual(), images())
 
 
-def test_memory_goes_with_the_module():
-    module = residual()
+def test_memory_goes_with_the_module(module):
     fast = gossamer.optimize(module, images())
     fast(images())
     watched = [weakref.ref(module.stem.weight), weakref.ref(fast.plan)]

@@ -82,8 +82,7 @@ def density(module, x):
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["parametrised", "removed"])
-def test_pruned_by_torch(removed):
-    module = residual()
+def test_pruned_by_torch(module, removed):
     for part in (module.block[0], module.block[2]):
         prune.l1_unstructured(part, "weight", 0.5)
         prune.random_unstructured(part, "bias", 0.5)
