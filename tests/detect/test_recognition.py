@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,8 +120,16 @@ def opencv_boxes(name: str, detector: gossamer.Detector, image: np.ndarray) -> l
     return sorted(boxes, key=lambda box: -box.score)
 
 
-def edges(box: Box) -> np.ndarray:
-    return np.array([box.left, box.top, box.right, box.bottom])
+def check_same(found: Sequence[Box], expected: Sequence[Box], least: float = 0.95,
+               score: float = math.inf) -> None:
+    """Checks that boxes have the classes of others, at least an overlap with them, and at most a
+    difference of their scores."""
+    assert [box.name for box in found] == [box.name for box in expected]
+    for box, other in zip(found, expected, strict=True):
+        one, two = (np.array([each.left, each.top, each.right, each.bottom])
+                    for each in (box, other))
+        assert overlap(one, two[None])[0] >= least
+        assert box.score == pytest.approx(other.score, abs=score)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -131,12 +141,8 @@ def test_the_objects_are_those_of_opencv(name: str, quick_device) -> None:
     for photo_name in PHOTOS[name]:
         image = load_image(photo(photo_name))
         boxes = detector(image)
-        expected = opencv_boxes(name, detector, image)
-        assert [box.class_index for box in boxes] == [box.class_index for box in expected]
-        for box, other in zip(boxes, expected, strict=True):
-            assert overlap(edges(box), edges(other)[None])[0] >= 0.95
-            # OpenCV adds 1e-6 to the variances, Darknet 1e-5
-            assert box.score == pytest.approx(other.score, abs=0.01)
+        # OpenCV adds 1e-6 to the variances, Darknet 1e-5
+        check_same(boxes, opencv_boxes(name, detector, image), score=0.01)
         found += len(boxes)
     assert found >= 8
     names = {box.name for box in detector(photo("bus"))}
@@ -152,12 +158,9 @@ def test_the_command_line_finds_the_same(quick_device, tmp_path: Path) -> None:
     assert (answer["threshold"], answer["nms"]) == (0.25, 0.45)
     detector = gossamer.Detector("yolov4-tiny", "host")
     for path, result in zip(photos, answer["results"], strict=True):
-        expected = opencv_boxes("yolov4-tiny", detector, load_image(path))
-        found = [Box(entry["name"], entry["class"], entry["score"], *entry["box"])
-                 for entry in result["objects"]]
-        assert [box.name for box in found] == [box.name for box in expected]
-        for box, other in zip(found, expected, strict=True):
-            assert overlap(edges(box), edges(other)[None])[0] >= 0.95
+        check_same([Box(entry["name"], entry["class"], entry["score"], *entry["box"])
+                    for entry in result["objects"]],
+                   opencv_boxes("yolov4-tiny", detector, load_image(path)))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -175,7 +178,4 @@ def test_converted_networks_give_the_same_raw_heads(name: str, tmp_path: Path) -
     assert boxes
     detector.plan.save(tmp_path / "net.plan")
     for again in (tmp_path / "net.onnx", tmp_path / "net.plan"):
-        found = gossamer.Detector(again, "host")(photo("bus"))
-        assert [box.name for box in found] == [box.name for box in boxes]
-        for box, other in zip(found, boxes, strict=True):
-            assert overlap(edges(box), edges(other)[None])[0] >= 0.999
+        check_same(gossamer.Detector(again, "host")(photo("bus")), boxes, 0.999)

@@ -1,13 +1,20 @@
-"""What the memory of a device holds, and a lock that tells who holds it."""
+"""What kernels do with the memory of a device, and a lock that tells who holds it."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gossamer.device import base
 from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
+
+SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
+"""A kernel that doubles each number and adds 1."""
 
 
 def read(device: Device, buffer: Buffer, shape: Any, dtype: Any = np.float32,
@@ -16,6 +23,24 @@ def read(device: Device, buffer: Buffer, shape: Any, dtype: Any = np.float32,
     result = np.empty(shape, dtype)
     device.read(buffer, result, stream)
     return result
+
+
+def launched(device: Device, source: KernelSource, groups: Sequence[int], size: Sequence[int],
+             *arguments: Any, shared_bytes: int = 0) -> list[np.ndarray]:
+    """Launches a kernel with copies of arrays and with numbers, and returns what becomes of the
+    arrays."""
+    given = [device.upload(argument, "a test") if isinstance(argument, np.ndarray) else argument
+             for argument in arguments]
+    device.launch(device.compile(source), groups, size, given, shared_bytes=shared_bytes)
+    return [read(device, buffer, array.shape, array.dtype)
+            for buffer, array in zip(given, arguments, strict=True)
+            if isinstance(array, np.ndarray)]
+
+
+def self_check_of(device: Device, buffer: Buffer) -> Callable[[Any], None]:
+    """Returns work on a stream: the kernel SELF_CHECK for the first 8 numbers of a buffer."""
+    kernel = device.compile(SELF_CHECK)
+    return lambda stream: device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
 
 
 class NotingLock:

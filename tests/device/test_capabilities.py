@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 
 import gossamer
-from gossamer.device import base, blas
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice, host_array
 from gossamer.device.registry import find
-from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError
 from gossamer.tensor import TensorSpec, default_spec
 from tests.device.capability_scan import found
-from tests.device.helpers import read
+from tests.device.helpers import SELF_CHECK, read
 
 PACKAGE = Path(gossamer.__file__).parent
-SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 SPEC = default_spec((2, 3))
 
 

@@ -4,15 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device import base
-from gossamer.device.base import Device, Kernel
+from gossamer.device.base import Device
 from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
-from tests.device.helpers import read
+from tests.device.helpers import SELF_CHECK, launched, read, self_check_of
 
-SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 KERNELS = Path(__file__).with_name("kernels.cl")
 
 
@@ -38,50 +36,43 @@ def test_same_source_is_built_once(compiled_device: Device) -> None:
 
 @pytest.mark.sanitize
 def test_arguments_keep_their_types(compiled_device: Device) -> None:
-    device = compiled_device
-    out = device.upload(np.zeros(6, np.float32), "a test")
-    kernel = device.compile(KernelSource.of(KERNELS, "arguments"))
-    device.launch(kernel, (1,), (1,), (
-        out, -3, 0.5, np.uint8(200), np.int16(-7), np.uint32(2**32 - 1), np.float32(1.25), None))
-    assert read(device, out, 6).tolist() == [-3, 0.5, 200, -7, np.float32(2**32), 1.25]
+    (result,) = launched(
+        compiled_device, KernelSource.of(KERNELS, "arguments"), (1,), (1,), np.zeros(6, np.float32),
+        -3, 0.5, np.uint8(200), np.int16(-7), np.uint32(2**32 - 1), np.float32(1.25), None)
+    assert result.tolist() == [-3, 0.5, 200, -7, np.float32(2**32), 1.25]
 
 
 @pytest.mark.sanitize
 def test_three_dimensions(compiled_device: Device) -> None:
-    device = compiled_device
-    out = device.upload(np.zeros(2 * 3 * 2 * 4, np.int32), "a test")
-    kernel = device.compile(KernelSource.of(KERNELS, "positions"))
-    device.launch(kernel, (2, 3, 2), (2, 1, 2), (out,))
-    assert read(device, out, 48, "int32").tolist() == list(range(48))
+    (result,) = launched(compiled_device, KernelSource.of(KERNELS, "positions"), (2, 3, 2),
+                         (2, 1, 2), np.zeros(2 * 3 * 2 * 4, np.int32))
+    assert result.tolist() == list(range(48))
 
 
 def test_no_launch_for_an_empty_dimension(compiled_device: Device) -> None:
-    device = compiled_device
-    buffer = device.upload(np.ones(4, np.float32), "a test")
-    device.launch(device.compile(SELF_CHECK), (1, 0), (4, 1), (buffer, 4))
-    assert read(device, buffer, 4).tolist() == [1] * 4
+    (result,) = launched(compiled_device, SELF_CHECK, (1, 0), (4, 1), np.ones(4, np.float32), 4)
+    assert result.tolist() == [1] * 4
+
+
+def check_reversed(device: Device, count: int, shared_bytes: int) -> None:
+    """Checks a kernel that reverses numbers in dynamic shared memory."""
+    (result,) = launched(device, KernelSource.of(KERNELS, "reverse", dynamic_shared=True), (1,),
+                         (8,), np.arange(count, dtype=np.float32), count, shared_bytes=shared_bytes)
+    assert result.tolist() == list(range(count))[::-1]
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("count", [8, 2000])
 def test_dynamic_shared_memory(compiled_device: Device, count: int) -> None:
-    device = compiled_device
-    source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
-    values = device.upload(np.arange(count, dtype=np.float32), "a test")
-    device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
-    assert read(device, values, count).tolist() == list(range(count))[::-1]
+    check_reversed(compiled_device, count, 4 * count)
 
 
 def test_dynamic_shared_memory_beyond_the_static_limit(compiled_device: Device) -> None:
-    device = compiled_device
-    most = device.limits.shared_bytes_opt_in
+    most = compiled_device.limits.shared_bytes_opt_in
     count = min(most, 200 * 1024) // 4 - 64
-    source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
-    values = device.upload(np.arange(count, dtype=np.float32), "a test")
-    device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
-    assert read(device, values, count).tolist() == list(range(count))[::-1]
+    check_reversed(compiled_device, count, 4 * count)
     with pytest.raises(DeviceError, match="bytes of shared memory"):
-        device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=most + 4)
+        check_reversed(compiled_device, count, most + 4)
 
 
 @pytest.mark.parametrize("wrong", [
@@ -128,14 +119,14 @@ def test_host_compiles_nothing(device: Device) -> None:
 
 
 def test_threads_share_a_kernel(quick_compiled: Device) -> None:
-    device, kernel = quick_compiled, quick_compiled.compile(SELF_CHECK)
+    device = quick_compiled
 
     def work(start: int) -> bool:
         stream = device.create_stream()
         for turn in range(20):
             values = np.full(8, start * 100 + turn, np.float32)
             buffer = device.upload(values, "a test")
-            device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+            self_check_of(device, buffer)(stream)
             back = read(device, buffer, values.shape, values.dtype, stream=stream)
             if not np.array_equal(back, values * 2 + 1):
                 return False
@@ -152,22 +143,19 @@ def test_time_runs_the_work(device: Device) -> None:
 
 
 def test_time_of_launches_is_positive(compiled_device: Device) -> None:
-    device = compiled_device
-    kernel: Kernel = device.compile(SELF_CHECK)
-    buffer = device.upload(np.zeros(64, np.float32), "a test")
-    assert device.time(
-        lambda stream: device.launch(kernel, (1,), (64,), (buffer, 64), stream=stream)) > 0
-    assert read(device, buffer, 64).tolist() == [1] * 64
+    buffer = compiled_device.upload(np.zeros(8, np.float32), "a test")
+    assert compiled_device.time(self_check_of(compiled_device, buffer)) > 0
+    assert read(compiled_device, buffer, 8).tolist() == [1] * 8
 
 
 def test_graph_replays_in_order(compiled_device: Device) -> None:
     device = compiled_device
-    kernel = device.compile(SELF_CHECK)
     buffer = device.upload(np.zeros(8, np.float32), "a test")
+    check = self_check_of(device, buffer)
 
     def work(stream) -> None:
-        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
-        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+        check(stream)
+        check(stream)
 
     if not device.limits.graph:
         with pytest.raises(DeviceError, match="does not support graphs"):
@@ -187,16 +175,16 @@ def test_graph_records_launches_and_copies(compiled_device: Device) -> None:
     device = compiled_device
     if not device.limits.graph:
         pytest.skip(f"{device.name} records no graphs")
-    kernel = device.compile(SELF_CHECK)
     first, second = (device.upload(np.zeros(8, np.float32), "a test") for _ in range(2))
+    check = self_check_of(device, first)
 
     def work(stream) -> None:
-        device.launch(kernel, (1,), (8,), (first, 8), stream=stream)
+        check(stream)
         device.copy(second, first, 16, stream)
 
     graph = device.capture(work, repeats=2)
     # a kernel object that others use keeps none of the graph's arguments
-    device.launch(kernel, (1,), (8,), (second, 4))
+    device.launch(device.compile(SELF_CHECK), (1,), (8,), (second, 4))
     assert read(device, second, 8).tolist() == [1] * 4 + [0] * 4
     assert device.time(graph) > 0
     assert read(device, first, 8).tolist() == [3] * 8

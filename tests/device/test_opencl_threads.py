@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
-from tests.device.helpers import NotingLock, read
-from tests.device.test_launches import SELF_CHECK
+from tests.device.helpers import SELF_CHECK, NotingLock, read, self_check_of
 from tests.fixtures import is_slow
 
 
@@ -51,29 +51,25 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
              "enqueue_marker", "Kernel", "Buffer")
     for name in names:
         monkeypatch.setattr(cl, name, watched(name))
-    kernel = device.compile(SELF_CHECK)
     # it is measured once, by whoever first times something on a GPU
     vars(device).pop("_waiting_us", None)
 
     def work(start: int) -> bool:
         stream = device.create_stream()
         buffer = device.upload(np.full(8, start, np.float32), "a test")
-        graph = device.capture(lambda stream: device.launch(
-            kernel, (1,), (8,), (buffer, 8), stream=stream), stream)
-        graph()
+        check = self_check_of(device, buffer)
+        device.capture(check, stream)()
         device.synchronize(stream)
-        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+        check(stream)
         back = read(device, buffer, 8, stream=stream)
         return back.tolist() == [4 * start + 3] * 8
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(12)))
-    buffer = device.upload(np.zeros(8, np.float32), "a test")
-    assert device._time_by_clock(lambda stream: device.launch(
-        kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
+    check = self_check_of(device, device.upload(np.zeros(8, np.float32), "a test"))
+    assert device._time_by_clock(check) > 0
     if not device._is_gpu:
-        assert device._time_by_events(lambda stream: device.launch(
-            kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
+        assert device._time_by_events(check) > 0
     assert called.keys() == set(names)
     assert all(all(held) for held in called.values())
 
@@ -126,10 +122,8 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
     opencl_enqueue = opencl_driver.ENQUEUE
     assert opencl_enqueue is not None
     monkeypatch.setattr(opencl_driver, "ENQUEUE", enqueue)
-    kernel = gpu.compile(SELF_CHECK)
     buffer = gpu.upload(np.zeros(8, np.float32), "a test")
-    graph = gpu.capture(lambda stream: gpu.launch(
-        kernel, (1,), (8,), (buffer, 8), stream=stream), repeats=3)
+    graph = gpu.capture(self_check_of(gpu, buffer), repeats=3)
     monkeypatch.setattr(cl, "enqueue_nd_range_kernel", None)
     graph()
     back = read(gpu, buffer, 8)
@@ -152,8 +146,7 @@ def test_a_status_without_a_name_is_told_by_its_number(
     from gossamer.device import opencl_driver
 
     monkeypatch.setattr(opencl_driver, "ENQUEUE", lambda *arguments: -9999)
-    kernel, buffer = gpu.compile(SELF_CHECK), gpu.upload(np.zeros(8, np.float32), "a test")
-    graph = gpu.capture(lambda stream: gpu.launch(kernel, (1,), (8,), (buffer, 8), stream=stream))
+    graph = gpu.capture(self_check_of(gpu, gpu.upload(np.zeros(8, np.float32), "a test")))
     with pytest.raises(DeviceError, match=r"clEnqueueNDRangeKernel: .*-9999"):
         graph()
 
@@ -161,18 +154,13 @@ def test_a_status_without_a_name_is_told_by_its_number(
 def test_threads_replay_graphs_without_events(gpu: Any) -> None:
     if is_slow(gpu):
         pytest.skip("Oclgrind simulates one kernel at a time")
-    kernel = gpu.compile(SELF_CHECK)
 
     def work(start: int) -> bool:
         stream = gpu.create_stream()
         buffer = gpu.upload(np.full(8, start, np.float32), "a test")
-        graph = gpu.capture(lambda stream: gpu.launch(
-            kernel, (1,), (8,), (buffer, 8), stream=stream), stream, repeats=2)
-        graph()
-        back = np.empty(8, np.float32)
+        gpu.capture(self_check_of(gpu, buffer), stream, repeats=2)()
         gpu.synchronize(stream)
-        gpu.read(buffer, back, stream)
-        return back.tolist() == [4 * start + 3] * 8
+        return read(gpu, buffer, 8, stream=stream).tolist() == [4 * start + 3] * 8
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(12)))
@@ -180,32 +168,41 @@ def test_threads_replay_graphs_without_events(gpu: Any) -> None:
 
 def test_gpus_are_timed_by_the_clock_under_the_lock(gpu: Any) -> None:
     device, queues, lock = gpu, [], gpu._calls
-    kernel = device.compile(SELF_CHECK)
     buffer = device.upload(np.zeros(8, np.float32), "a test")
+    check = self_check_of(device, buffer)
 
     def work(stream: Any) -> None:
         queues.append((stream, lock.is_held))
-        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+        check(stream)
 
     assert device.time(work) > 0
     back = read(device, buffer, 8)
     assert queues == [(device._timing_queue, True)] and back.tolist() == [1] * 8
 
 
+class Held:
+    """An object of the driver that notes, as it is released, whether the lock is held. build: what
+    programs do."""
+
+    def __init__(self, lock: NotingLock, held: list[bool],
+                 build: Callable[..., Any] | None = None) -> None:
+        self.lock, self.held, self.build = lock, held, build
+
+    def release(self) -> None:
+        self.held.append(self.lock.is_held)
+
+    __del__ = release
+
+
 def test_events_of_work_that_fails_are_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    device, held = compiled_device, []
-
-    class Event:
-        def __del__(self) -> None:
-            held.append(lock.is_held)
-
-    monkeypatch.setattr(cl, "enqueue_marker", lambda queue: Event())
+    device, held = compiled_device, list[bool]()
+    monkeypatch.setattr(cl, "enqueue_marker", lambda queue: Held(lock, held))
 
     def fails(stream: Any) -> None:
-        device._timed.events.append(Event())
+        device._timed.events.append(Held(lock, held))
         raise DeviceError("it fails")
 
     with pytest.raises(DeviceError, match="it fails") as failure:
@@ -219,23 +216,16 @@ def test_a_program_that_cannot_be_built_is_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    device, held = compiled_device, []
+    held = list[bool]()
 
-    class Program:
-        def __init__(self, *arguments: Any) -> None:
-            pass
+    def build(*arguments: Any, **options: Any) -> None:
+        # the error and this frame keep each other, as those of PyOpenCL do
+        error = cl.RuntimeError("it is wrong")
+        raise error
 
-        def build(self, *arguments: Any, **options: Any) -> None:
-            # the error and this frame keep each other, as those of PyOpenCL do
-            error = cl.RuntimeError("it is wrong")
-            raise error
-
-        def __del__(self) -> None:
-            held.append(lock.is_held)
-
-    monkeypatch.setattr(cl, "Program", Program)
+    monkeypatch.setattr(cl, "Program", lambda *arguments: Held(lock, held, build))
     with pytest.raises(CompileError, match="it is wrong") as failure:
-        device._build(SELF_CHECK)
+        compiled_device._build(SELF_CHECK)
     del failure
     gc.collect()
     assert held == [True]
@@ -245,19 +235,12 @@ def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    device, held = compiled_device, []
-
-    class Buffer:
-        def release(self) -> None:
-            held.append(lock.is_held)
-
-    def fails(*arguments: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(cl, "Buffer", lambda *arguments: Buffer())
-    monkeypatch.setattr(cl, "enqueue_migrate_mem_objects", fails)
+    held = list[bool]()
+    buffer = Held(lock, held)
+    monkeypatch.setattr(cl, "Buffer", lambda *arguments: buffer)
+    monkeypatch.setattr(cl, "enqueue_migrate_mem_objects", Mock(side_effect=MemoryError))
     with pytest.raises(OutOfMemoryError) as failure:
-        device.empty(4, "a test")
+        compiled_device.empty(4, "a test")
     del failure
     gc.collect()
     assert held == [True]
@@ -278,12 +261,7 @@ def test_what_an_owner_drops_is_released_under_the_lock() -> None:
     pytest.importorskip("pyopencl")
     from gossamer.device.opencl_driver import Owner
 
-    lock, held = NotingLock(), []
-
-    class Kernel:
-        def __del__(self) -> None:
-            held.append(lock.is_held)
-
-    owner = Owner([Kernel(), Kernel()], lock)
+    lock, held = NotingLock(), list[bool]()
+    owner = Owner([Held(lock, held), Held(lock, held)], lock)
     del owner
     assert held == [True, True]

@@ -35,6 +35,14 @@ class Input:
         return values.astype(self.dtype)
 
 
+def ints(*values: Any) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def make(op: str, inputs: Sequence[str], output: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [output], **attributes)
+
+
 def weights(*shape: int, seed: int = 7) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 

@@ -234,15 +234,13 @@ def test_weighted_sums(weights: np.ndarray, known: ValueFacts, expected: ValueFa
     assert weighted_sums(known, of_array(array), array) == expected
 
 
-def test_a_window_of_padding_alone_has_no_maximum_of_the_input() -> None:
-    build = Builder()
+def test_a_window_of_padding_alone_has_no_maximum_of_the_input(build: Builder) -> None:
     build.add("pool", [build.binarise("x")], "y", kind="max", kernel=(1, 1), strides=(1, 1),
               pads=(1, 1, 1, 1), dilations=(1, 1), ceil_mode=False, count_include_pad=False)
     assert outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)["y"] == REAL
 
 
-def test_epilogues_count() -> None:
-    build = Builder()
+def test_epilogues_count(build: Builder) -> None:
     weight = build.scalar(1.0, 4, 4, 1, 1)
     bias = build.constant(4)
     build.graph.constants[bias] = np.float32([0, 1, 2, 3])
@@ -290,8 +288,7 @@ def test_facts_of_casts(dtype: str, expected: ValueFacts) -> None:
     assert derive(resolve(build.finish(), 1))[y] == expected
 
 
-def test_values_that_may_be_nan() -> None:
-    build = Builder()
+def test_values_that_may_be_nan(build: Builder) -> None:
     bits, whole = build.binarise("x"), build.add("cast", ["x"], dtype="int8")
     unsure = [build.apply("sign", "x"), build.conv("x"), build.apply("sqrt", bits)]
     sure = [bits, build.apply("sign", build.conv(bits)),
@@ -302,8 +299,7 @@ def test_values_that_may_be_nan() -> None:
     assert [stated[name].nan for name in (*unsure, *sure)] == [True] * 3 + [False] * 3
 
 
-def test_sums_of_zeros_are_known() -> None:
-    build = Builder()
+def test_sums_of_zeros_are_known(build: Builder) -> None:
     zeros = build.apply("mul", "x", build.scalar(0.0))
     build.add("reduce", [zeros], "y", kind="sum", axes=(2, 3), keepdims=True)
     derived = outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)

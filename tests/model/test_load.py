@@ -200,7 +200,10 @@ def test_float64_within_a_network_of_float32_is_a_part(monkeypatch: pytest.Monke
 def test_a_size_of_0_is_no_open_dimension() -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 0, 3)}, {"y": 3})
     assert gossamer.load(proto).inputs[0].shape == (None, 0, 3)
-    assert gossamer.compile(proto, "host")(np.empty((2, 0, 3), np.float32)).shape == (2, 0, 3)
+    plan = gossamer.compile(proto, "host")
+    assert plan(np.empty((2, 0, 3), np.float32)).shape == (2, 0, 3)
+    with pytest.raises(InputError, match="has shape 2x1x3, expected Nx0x3"):
+        plan(np.zeros((2, 1, 3), np.float32))
     negative = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", -1, 3)}, {"y": 3})
     assert gossamer.load(negative).inputs[0].shape == (None, None, 3)
 

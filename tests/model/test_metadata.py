@@ -90,26 +90,16 @@ def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: P
     assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("a", "b"))
 
 
-@pytest.mark.parametrize("brightness", ["NaN", f"{HUGE}", "true", '"dark"'],
-                         ids=lambda text: text[:20])
-def test_a_brightness_that_is_no_number_is_ignored(brightness: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    *(("picture", f'{{"height": 3, "width": 4, "channels": "grey", "brightness": {brightness}}}',
+       ModelMetadata(picture=(3, 4))) for brightness in ("NaN", f"{HUGE}", "true", '"dark"')),
+    ("names", "{0: 'cat', 1: 'dog'}", ModelMetadata(("cat", "dog"))),
+    ("detector", '{"heads": [{"kind": "yolov8"}], "classes": 3}',
+     ModelMetadata(detector=DetectorMetadata((DetectionHead("yolov8"),), 3)))],
+    ids=["NaN", "huge", "truth value", "text", "names of other exporters", "only the necessary"])
+def test_what_is_taken_of_other_metadata(key: str, value: str, expected: ModelMetadata,
+                                         tmp_path: Path) -> None:
     model = to_onnx(network(ModelMetadata()))
-    picture = f'{{"height": 3, "width": 4, "channels": "grey", "brightness": {brightness}}}'
-    model.metadata_props.add(key="picture", value=picture)
+    model.metadata_props.add(key=key, value=value)
     onnx.save(model, tmp_path / "net.onnx")
-    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(picture=(3, 4))
-
-
-def test_names_as_other_exporters_write_them(tmp_path: Path) -> None:
-    model = to_onnx(network(ModelMetadata()))
-    model.metadata_props.add(key="names", value="{0: 'cat', 1: 'dog'}")
-    onnx.save(model, tmp_path / "net.onnx")
-    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("cat", "dog"))
-
-
-def test_a_detector_of_which_only_the_necessary_is_told(tmp_path: Path) -> None:
-    model = to_onnx(network(ModelMetadata()))
-    model.metadata_props.add(key="detector", value='{"heads": [{"kind": "yolov8"}], "classes": 3}')
-    onnx.save(model, tmp_path / "net.onnx")
-    assert gossamer.load(tmp_path / "net.onnx").metadata.detector == DetectorMetadata(
-        (DetectionHead("yolov8"),), 3)
+    assert gossamer.load(tmp_path / "net.onnx").metadata == expected

@@ -76,10 +76,6 @@ def test_only_the_pruned_tensors_change() -> None:
         deterministic=True)
 
 
-def test_one_weight_stays() -> None:
-    assert by_name(prune(network(), None, {"classes": 0.995}))["classes"].after == 1
-
-
 def test_order_names_and_depthwise() -> None:
     layers = prune(network(), 0.5)
     assert [layer.name for layer in layers] == ["Conv_a", "thin", "point", "classes"]
@@ -108,6 +104,8 @@ def test_named_layers_have_shares_of_their_own() -> None:
 
 
 def test_layers_that_are_not_named_stay() -> None:
+    # one weight always stays
+    assert by_name(prune(network(), None, {"classes": 0.995}))["classes"].after == 1
     layers = by_name(prune(network(), None, {"classes": 0.9}))
     assert layers["classes"].after == 5 and layers["classes"].kept == ""
     assert layers["Conv_a"].kept == layers["point"].kept == "not named"
@@ -132,9 +130,6 @@ def test_nan_and_infinity_stay_longest() -> None:
     assert by_name(prune(proto, None, {"classes": 0.96}))["classes"].after == 2
     after = arrays_of(proto)["v"]
     assert np.isnan(after[3, 1]) and after[4, 4] == -np.inf
-
-
-def test_as_many_go_where_nothing_is_a_number() -> None:
     proto = network(v=np.full((10, 5), np.nan, np.float32))
     assert by_name(prune(proto, None, {"classes": 0.5}))["classes"].after == 25
 
@@ -278,9 +273,6 @@ def test_shares_outside_of_the_range(sparsity: float) -> None:
     for arguments in ((sparsity, None), (None, {"point": sparsity})):
         with pytest.raises(InputError, match="expected 0 or more and less than 1"):
             prune(network(), *arguments)
-    if sparsity == 90:
-        with pytest.raises(InputError, match=r"90% is 0\.9$"):
-            prune(network(), sparsity)
 
 
 def test_unknown_and_repeated_names() -> None:
@@ -448,8 +440,6 @@ def test_layers_that_are_named_to_be_kept(pattern: str, sparsity: float | None) 
     assert layers["point"].kept == layers["Conv_a"].kept == "named to be kept"
     for name in ("w1", "w2"):
         np.testing.assert_array_equal(after[name], before[name])
-    with pytest.raises(InputError, match="no layer is called 'pont'; close to it: 'point'"):
-        prune(network(), 0.5, keep=["pont"])
 
 
 def test_a_bias_that_two_layers_add_stays() -> None:

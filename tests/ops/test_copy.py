@@ -115,15 +115,14 @@ def test_every_pair_of_packed_formats(device: Device) -> None:
 @pytest.mark.parametrize(("facts", "fits"), [
     (PLUS_MINUS_ONE, True), (TERNARY, False), (REAL, False), (ValueFacts(1.0, 1.0), False)],
     ids=str)
-def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
+def test_what_may_be_packed(recorder: RecordingDevice, facts: ValueFacts, fits: bool) -> None:
     floats, bits, trits = (TensorSpec((1, 5, 2, 2), format_) for format_ in (
         Format("NCHW"), Format("packed32", "bits"), Format("packed32", "trits")))
-    device = RecordingDevice()
     for source in (floats, trits):
-        reason = PackedCopy().supports(convert(source, bits, (facts,)), device)
+        reason = PackedCopy().supports(convert(source, bits, (facts,)), recorder)
         assert reason == (None if fits else f"bits cannot hold all of {facts}")
     for source, target in [(bits, trits), (bits, floats), (trits, floats)]:
-        assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
+        assert PackedCopy().supports(convert(source, target, (facts,)), recorder) is None
 
 
 @pytest.mark.parametrize(("channels", "packs", "unpacks"), [
@@ -221,14 +220,13 @@ def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
         assert (y == -1).all()
 
 
-def test_packing_does_nothing_else() -> None:
-    device = RecordingDevice()
+def test_packing_does_nothing_else(recorder: RecordingDevice) -> None:
     bits = TensorSpec((1, 5, 2, 2), Format("packed32", "bits"))
     problem = CopyProblem(bits, TensorSpec((1, 5, 2, 2), Format("NCHW")), (0, 1, 3, 2),
                           (1,) * 4, (0,) * 4)
-    assert "changes only the format" in PackedCopy().supports(problem, device)
+    assert "changes only the format" in PackedCopy().supports(problem, recorder)
     assert "packed values" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
-                                                         device)
+                                                         recorder)
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())
@@ -279,10 +277,6 @@ def test_split_and_expand(device: Device) -> None:
     check(problem, device)
     x = random_inputs(problem)[0]
     np.testing.assert_array_equal(_reference(problem, x), np.broadcast_to(x, (2, 3, 5, 4)))
-
-
-def test_six_dimensions(device: Device) -> None:
-    check(transpose(default_spec((2, 3, 2, 3, 2, 3)), (5, 0, 3, 2, 1, 4)), device)
 
 
 def test_reading_outside_is_refused() -> None:

@@ -18,6 +18,7 @@ from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, referen
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, default_spec
 from tests.fixtures import is_slow
+from tests.ops.conv2d.binary.signs import BATCH_NORM_BITS
 from tests.ops.harness import check, op_of, run_variant
 from tests.ops.recording import RecordingDevice
 
@@ -213,11 +214,6 @@ def test_formats_are_those_of_run_time_inputs() -> None:
                            formats=(Format("NHWC"), None))
 
 
-BATCH_NORM_BITS = Expression(3, (
-    ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2)),
-    ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater_equal", (4, 5)),
-    ExpressionStep("constant", (), (1.0,)), ExpressionStep("constant", (), (-1.0,)),
-    ExpressionStep("where", (6, 7, 8))))
 BELOW = apply("sub").then(apply("sign"))
 """The sign of its first argument less the second one."""
 SIGN = apply("sign")
@@ -243,7 +239,7 @@ def check_packed(problem: ElementwiseProblem, device: Device, seed: int = 0) -> 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("expression, tensor", [
-    (BATCH_NORM_BITS, 0), (BELOW, 0), (BELOW, 1), (SIGN, 0), (ABOVE_ZERO, 0)])
+    (BATCH_NORM_BITS.expression, 0), (BELOW, 0), (BELOW, 1), (SIGN, 0), (ABOVE_ZERO, 0)])
 @pytest.mark.parametrize("channels", [33, 64])
 def test_every_form_that_packs(compiled_device: Device, expression: Expression, tensor: int,
                     channels: int) -> None:
@@ -253,7 +249,8 @@ def test_every_form_that_packs(compiled_device: Device, expression: Expression, 
 
 @given(channels=st.sampled_from([1, 5, 31, 32, 70, 96]), batch=st.integers(0, 3),
        size=st.sampled_from([None, (1, 1), (3, 5)]), scalars=st.booleans(),
-       expression=st.sampled_from([BATCH_NORM_BITS, BELOW, SIGN]), seed=st.integers(0, 99))
+       expression=st.sampled_from([BATCH_NORM_BITS.expression, BELOW, SIGN]),
+       seed=st.integers(0, 99))
 @settings(max_examples=30)
 def test_any_shape_that_is_packed(compiled_device: Device, channels: int, batch: int,
                    size: tuple[int, int] | None, scalars: bool, expression: Expression,

@@ -59,13 +59,12 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     np.testing.assert_array_equal(unpack(stored, spec), expected.astype(spec.dtype))
 
 
-def test_nothing_to_do() -> None:
-    device = RecordingDevice()
+def test_nothing_to_do(recorder: RecordingDevice) -> None:
     spec = TensorSpec((2, 4, 3, 3), Format("NCHW"))
-    assert not epilogue_pass_launches(Epilogue(), Weights({}, device), device, spec, 1)
+    assert not epilogue_pass_launches(Epilogue(), Weights({}, recorder), recorder, spec, 1)
     empty = TensorSpec((0, 4, 3, 3), Format("NCHW"))
-    assert not epilogue_pass_launches(RELU, Weights({}, device), device, empty, 1)
-    assert not device.sources
+    assert not epilogue_pass_launches(RELU, Weights({}, recorder), recorder, empty, 1)
+    assert not recorder.sources
 
 
 @pytest.mark.parametrize(("shape", "layout", "epilogue", "vector"), [
@@ -74,12 +73,11 @@ def test_nothing_to_do() -> None:
     ((4, 8, 3, 3), "NCHW", RESIDUAL, 4), ((4, 7, 2, 2), "NHWC", BIAS, 1),
     ((4, 7), "row", RELU, 4), ((3, 7), "row", RELU, 1),
 ])
-def test_takes_four_where_memory_allows(shape: tuple[int, ...], layout: str, epilogue: Epilogue,
-                                        vector: int) -> None:
-    device = RecordingDevice()
-    weights = Weights({"operand0": np.zeros(shape[1], np.float32)}, device)
-    epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, Format(layout)), 1)
-    (source,) = device.sources
+def test_takes_four_where_memory_allows(recorder: RecordingDevice, shape: tuple[int, ...],
+                                        layout: str, epilogue: Epilogue, vector: int) -> None:
+    weights = Weights({"operand0": np.zeros(shape[1], np.float32)}, recorder)
+    epilogue_pass_launches(epilogue, weights, recorder, TensorSpec(shape, Format(layout)), 1)
+    (source,) = recorder.sources
     assert dict(source.defines)["VECTOR"] == str(vector)
 
 

@@ -86,15 +86,14 @@ SINGLE = [
 
 
 @pytest.mark.parametrize("problem", SINGLE, ids=lambda problem: problem.op)
-def test_a_single_number_is_computed(problem: Problem) -> None:
+def test_a_single_number_is_computed(recorder: RecordingDevice, problem: Problem) -> None:
     assert problem.outputs[0].size == 1
-    device = RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    own = [(algorithm, variant) for algorithm, variant in candidates(problem, device)
+    weights = Weights(random_weights(problem), recorder)
+    own = [(algorithm, variant) for algorithm, variant in candidates(problem, recorder)
            if not algorithm.vendor]
     assert own
     for algorithm, variant in own:
-        assert algorithm.prepare(weights, problem, variant, device).launches, variant
+        assert algorithm.prepare(weights, problem, variant, recorder).launches, variant
 
 
 @pytest.mark.sanitize

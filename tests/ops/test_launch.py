@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gossamer.device import base
 from gossamer.device.base import Device
-from gossamer.device.source import KernelSource
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from tests.device.helpers import SELF_CHECK
 from tests.ops.recording import RecordingDevice
-
-SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 
 
 class LaunchRecorder(RecordingDevice):

@@ -63,6 +63,8 @@ PRUNED = replace(CONV, weights_info=FEW)
      "the transformed input or its products have 2^31 elements"),
     ("direct_sparse direct_sparse_table", HALF - 1, lambda n: replace(
         PRUNED, channels=2**16, out_channels=n, kernel=(1, 1)), "2^31 weights or more"),
+    ("direct_sparse direct_sparse_table", 2**11 - 1, lambda n: replace(
+        PRUNED, batch=n, channels=2**10, height=2**5, width=2**5, pads=(0,) * 4), "32-bit"),
     ("direct_sparse direct_sparse_table", 2**31 // (64 * 9), lambda n: replace(
         PRUNED, batch=n, height=1, width=1), "the padded input has 2^31 elements"),
     ("direct_sparse_pixels", 8, lambda n: replace(PRUNED, batch=n), "at most 8, has 9"),
@@ -82,12 +84,13 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "work-groups per unit"),
     ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "32-bit indices"),
 ])
-def test_the_largest_problem_is_taken_and_the_next_one_is_not(
-        names: str, most: int, of_size: Callable[[int], Problem], reason: str) -> None:
-    device = RecordingDevice()
+def test_the_largest_problem_is_taken_and_the_next_one_is_not(recorder: RecordingDevice, names: str,
+                                                              most: int,
+                                                              of_size: Callable[[int], Problem],
+                                                              reason: str) -> None:
     largest, beyond = of_size(most), of_size(most + 1)
     algorithms = {algorithm.name: algorithm for algorithm in op_of(largest).algorithms}
     for name in names.split():
-        assert algorithms[name].supports(largest, device) is None
-        assert next(iter(algorithms[name].variants(largest, device)))
-        assert reason in str(algorithms[name].supports(beyond, device)), name
+        assert algorithms[name].supports(largest, recorder) is None
+        assert next(iter(algorithms[name].variants(largest, recorder)))
+        assert reason in str(algorithms[name].supports(beyond, recorder)), name

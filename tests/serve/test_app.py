@@ -27,6 +27,7 @@ from gossamer.errors import DeviceError
 from gossamer.io.images import Preprocessing
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, expected, images, small
+from tests.serve.requests import body_of, output_of
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -93,26 +94,11 @@ def post(server: Server, name: str = "small", **options: Any) -> Any:
     return talk(server, lambda client: client.post(f"/v2/models/{name}/infer", **options))
 
 
-def body_of(x: np.ndarray, **more: Any) -> dict[str, Any]:
-    return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32",
-                        "data": x.reshape(-1).tolist()}], **more}
-
-
 def binary_body(x: np.ndarray) -> tuple[bytes, dict[str, str]]:
     head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [
         {"name": "x", "shape": list(x.shape), "datatype": "FP32",
          "parameters": {"binary_data_size": x.nbytes}}]}).encode()
     return head + x.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
-
-
-def output_of(response: Any) -> np.ndarray:
-    assert response.status_code == 200, response.text
-    length = response.headers.get("inference-header-content-length")
-    if length is None:
-        (output,) = response.json()["outputs"]
-        return np.float32(output["data"]).reshape(output["shape"])
-    (output,) = json.loads(response.content[:int(length)])["outputs"]
-    return np.frombuffer(response.content[int(length):], np.float32).reshape(output["shape"])
 
 
 def test_health_and_descriptions(server: Server) -> None:
@@ -272,28 +258,23 @@ def test_pictures(server: Server, kind: str) -> None:
 ])
 def test_what_is_refused(server: Server, options: dict[str, Any], status: int,
                          message: str) -> None:
-    import re
-
     response = post(server, **options)
     assert response.status_code == status, response.text
     assert re.search(message, response.json()["error"])
 
 
-def test_a_body_without_a_length_is_limited_too(server: Server) -> None:
+@pytest.mark.parametrize(("sizes", "pause", "status"), [([1000] * 200, 0, 413), ([1, 1], 5, 408)],
+                         ids=["too much", "too slow"])
+def test_bodies_without_a_length(server: Server, sizes: list[int], pause: float,
+                                 status: int) -> None:
     async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(200):
-            yield b"x" * 1000
-
-    assert post(server, content=pieces()).status_code == 413
-
-
-def test_a_client_that_sends_too_slowly(server: Server) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        yield b"{"
-        await asyncio.sleep(5)
+        for size in sizes:
+            yield b"{" * size
+            await asyncio.sleep(pause)
 
     response = post(server, content=pieces())
-    assert response.status_code == 408 and response.headers["connection"] == "close"
+    assert response.status_code == status
+    assert status == 413 or response.headers["connection"] == "close"
 
 
 def test_a_full_queue_and_deadlines(server: Server, held: HeldHost) -> None:

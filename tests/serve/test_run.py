@@ -23,6 +23,7 @@ import pytest
 from gossamer.device.registry import find
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.serve.requests import body_of, output_of
 
 httpx = pytest.importorskip("httpx")
 for needed in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
@@ -59,12 +60,8 @@ def ask(client: Any, x: np.ndarray) -> np.ndarray:
 
 def answer_to(client: Any, x: np.ndarray, model: str) -> tuple[np.ndarray, bool]:
     """Returns the outputs, and whether the server keeps the connection."""
-    response = client.post(f"/v2/models/{model}/infer", json={"inputs": [
-        {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.reshape(-1).tolist()}]})
-    assert response.status_code == 200, response.text
-    (output,) = response.json()["outputs"]
-    return (np.float32(output["data"]).reshape(output["shape"]),
-            response.headers.get("connection") != "close")
+    response = client.post(f"/v2/models/{model}/infer", json=body_of(x))
+    return output_of(response), response.headers.get("connection") != "close"
 
 
 @pytest.fixture
@@ -204,8 +201,7 @@ def test_clients_that_offer_another_version_of_http(program: str, file: Path,
         pytest.skip(f"there is no {program}")
     (tmp_path / "Post.java").write_text(_JAVA)
     x = images(2)
-    body = json.dumps({"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32",
-                                   "data": x.reshape(-1).tolist()}]})
+    body = json.dumps(body_of(x))
     with served(file) as (_, address):
         url = f"{address}/v2/models/small/infer"
         command = {"java": ["java", str(tmp_path / "Post.java"), url, body],
@@ -257,12 +253,10 @@ def test_a_server_that_is_killed_leaves_nothing(file: Path, tmp_path: Path) -> N
 
 def test_a_body_that_comes_in_many_parts(file: Path) -> None:
     x = images(3)
-    body = json.dumps({"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32",
-                                   "data": x.reshape(-1).tolist()}]}).encode()
+    body = json.dumps(body_of(x)).encode()
     parts = [body[start:start + 7] for start in range(0, len(body), 7)]
     with served(file, "--latency", "500ms") as (_, address):
         for _ in range(2):
             response = httpx.post(f"{address}/v2/models/small/infer", content=iter(parts),
                                   timeout=20)
-            (output,) = response.json()["outputs"]
-            assert_close(np.float32(output["data"]).reshape(output["shape"]), expected(x))
+            assert_close(output_of(response), expected(x))

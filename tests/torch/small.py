@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.tolerances import normalised_error
+
 
 class Residual(nn.Module):
     """A convolutional network with a residual block, batch norm and tied statistics."""
@@ -35,3 +37,13 @@ def residual(seed: int = 0) -> Residual:
 
 def images(batch: int = 2, seed: int = 1) -> Any:
     return torch.randn(batch, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def eager(module: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        return module(*args, **kwargs)
+
+
+def same(fast: Any, module: Any, x: Any) -> bool:
+    """Returns whether two modules give the same, but for rounding."""
+    return normalised_error(eager(fast, x).numpy(), eager(module, x).numpy()) < 1e-5

@@ -51,16 +51,14 @@ class Mixed(nn.Module):
         return self.head(x)
 
 
-def test_whole_graph_is_one_part():
-    module = residual()
+def test_whole_graph_is_one_part(module):
     compiled = torch.compile(module, backend=backend)
     assert is_right(compiled, module, images())
     assert [(report.parts, report.left) for report in reports] == [(1, [])]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_batch_sizes_make_no_second_plan(dynamic):
-    module = residual()
+def test_batch_sizes_make_no_second_plan(module, dynamic):
     compiled = torch.compile(module, backend=backend, dynamic=dynamic)
     for batch in (2, 3, 5, 1, 4):
         assert is_right(compiled, module, images(batch))
@@ -93,8 +91,7 @@ def test_small_graphs_are_left_to_torch():
     assert reports[1].taken == 2
 
 
-def test_gradients_are_left_to_torch():
-    module = residual()
+def test_gradients_are_left_to_torch(module):
     compiled = torch.compile(module, backend=backend)
     with pytest.warns(GossamerWarning, match=r"computes no gradients.*torch\.no_grad\(\)"):
         compiled(images()).sum().backward()
@@ -113,7 +110,7 @@ def test_unknown_options_are_refused():
             eager(compiled, images())
 
 
-def test_entry_point_names_the_backend(tmp_path, monkeypatch):
+def test_entry_point_names_the_backend(module, tmp_path, monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     points = project["entry-points"]["torch_dynamo_backends"]
     assert points == {"gossamer": "gossamer.torch.backend:backend"}
@@ -127,7 +124,6 @@ def test_entry_point_names_the_backend(tmp_path, monkeypatch):
     if hasattr(registry._discover_entrypoint_backends, "cache_clear"):
         registry._discover_entrypoint_backends.cache_clear()
     registry._discover_entrypoint_backends()
-    module = residual()
     assert is_right(torch.compile(module, backend="gossamer"), module, images())
     assert len(reports) == 1
     assert torch._dynamo.lookup_backend("gossamer") is backend_module.backend

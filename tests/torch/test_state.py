@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import gossamer
 from gossamer.errors import GossamerError
 from gossamer.torch.backend import backend, reports
-from tests.torch.small import images, residual
+from tests.torch.small import images
 
 
 @pytest.fixture(autouse=True)
@@ -275,8 +275,7 @@ def test_random_programs_do_what_torch_does(seed):
     test_calls_do_what_torch_does(program(seed), False)
 
 
-def test_autocast_gives_the_dtypes_of_torch():
-    module = residual()
+def test_autocast_gives_the_dtypes_of_torch(module):
     compiled = torch.compile(module, backend=backend)
     for enabled in (False, True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
@@ -307,12 +306,11 @@ def test_what_optimize_refuses_is_untouched(function):
     torch.testing.assert_close(module.state_dict(), state, rtol=0, atol=0)
 
 
-def test_what_fails_in_conversion_is_left_to_torch(monkeypatch):
+def test_what_fails_in_conversion_is_left_to_torch(module, monkeypatch):
     def fails(*arguments, **options):
         raise NameError("cond_true_0")
 
     monkeypatch.setattr("gossamer.torch.backend.optimize", fails)
-    module = residual()
     compiled = torch.compile(module, backend=backend)
     assert_equal(called(compiled, [images()]), called(module, [images()]), [], [])
     assert reports[-1].taken == 0 and "cond_true_0" in str(reports[-1])

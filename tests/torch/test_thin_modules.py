@@ -16,7 +16,7 @@ import gossamer
 from gossamer.torch.optimize import in_float64
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME
 from tests.tolerances import normalised_error
-from tests.torch.small import images, residual
+from tests.torch.small import images, residual, same
 
 
 class SignWithGradient(torch.autograd.Function):
@@ -76,15 +76,13 @@ def density(module, x):
     """Returns the share of weights of an optimised module that are no zeros, and checks it."""
     fast = gossamer.optimize(module, x)
     module.eval()
-    with torch.no_grad():
-        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    assert same(fast, module, x)
     found = [row["density"] for row in fast.report(len(x)).rows if row["density"] is not None]
     return sum(found) / len(found)
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["parametrised", "removed"])
-def test_pruned_by_torch(removed):
-    module = residual()
+def test_pruned_by_torch(module, removed):
     for part in (module.block[0], module.block[2]):
         prune.l1_unstructured(part, "weight", 0.5)
         prune.random_unstructured(part, "bias", 0.5)
@@ -155,8 +153,7 @@ def test_detached_signs_are_computed():
     module = nn.Sequential(nn.Conv2d(3, 32, 3), BinaryConv(detached_sign)).eval()
     x = torch.randn(2, 3, 14, 14)
     fast = gossamer.optimize(module, x)
-    with torch.no_grad():
-        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    assert same(fast, module, x)
 
 
 @pytest.mark.parametrize("normalise", [
@@ -172,14 +169,12 @@ def test_normalised_weights_are_constants(normalise):
     module(x)
     module.eval()
     fast = gossamer.optimize(module, x)
-    with torch.no_grad():
-        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    assert same(fast, module, x)
     assert {row["op"] for row in fast.report(4).rows} == {"gemm"}
     with torch.no_grad():
         module[2].bias.add_(1)
     fast.update(module)
-    with torch.no_grad():
-        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    assert same(fast, module, x)
 
 
 def test_sparsity_of_torchao():
@@ -215,15 +210,6 @@ class Rounded(nn.Module):
         return self.function(x) * 2
 
 
-def per_tensor(x):
-    return torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7)
-
-
-def per_channel(x):
-    return torch.fake_quantize_per_channel_affine(
-        x, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([3, 0, -2], dtype=torch.int32), 1, -8, 7)
-
-
 def operators(x):
     pytest.importorskip("torch.ao.quantization.fx._decomposed")
     functions = torch.ops.quantized_decomposed
@@ -231,11 +217,12 @@ def operators(x):
     return functions.dequantize_per_tensor.default(integers, 0.1, 5, 0, 15, torch.uint8)
 
 
-def by_keywords(x):
-    return torch.fake_quantize_per_tensor_affine(x, 0.1, 3, quant_min=-8, quant_max=7)
-
-
-@pytest.mark.parametrize("function", [per_tensor, per_channel, operators, by_keywords])
+@pytest.mark.parametrize("function", [
+    lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7),
+    lambda x: torch.fake_quantize_per_channel_affine(
+        x, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([3, 0, -2], dtype=torch.int32), 1, -8, 7),
+    lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, quant_min=-8, quant_max=7),
+    operators], ids=["tensor", "channels", "keywords", "operators"])
 def test_integers_of_a_narrow_range(function):
     module = Rounded(function).eval()
     fast = gossamer.optimize(module, images() / 10)
@@ -299,7 +286,6 @@ def test_signs_of_brevitas():
                         weight_quant=quantisers.SignedBinaryWeightPerTensorConst)).eval()
     x = torch.randn(2, 3, 14, 14)
     fast = gossamer.optimize(module, x)
-    with torch.no_grad():
-        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    assert same(fast, module, x)
     forms = [row["form"] for row in fast.report(2).rows if row["form"] is not None]
     assert [form["could_be_packed"] for form in forms] == [False, True]

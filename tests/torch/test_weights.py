@@ -14,19 +14,12 @@ from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.api import with_weights
 from gossamer.torch.backend import backend
 from gossamer.torch.weights import CALLS, Watch, Weights
-from tests.tolerances import normalised_error
-from tests.torch.small import images, residual
-
-
-def same(fast, module, x):
-    with torch.no_grad():
-        return normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+from tests.torch.small import images, residual, same
 
 
 @pytest.mark.parametrize("effort", [None, "quick"])
-def test_update_takes_other_weights(effort, tmp_path, monkeypatch):
+def test_update_takes_other_weights(module, effort, tmp_path, monkeypatch):
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    module = residual()
     fast = gossamer.optimize(module, images(), effort=effort)
     taken = [row["algorithm"] for row in fast.report(2).rows]
     for other in (residual(seed=5), residual(seed=6)):
@@ -92,9 +85,8 @@ CHANGES = (lambda module: None, weights_replaced, trained,
 
 
 @pytest.mark.parametrize("way", ["optimize", "backend"])
-def test_changes_are_followed(way):
+def test_changes_are_followed(module, way):
     """At once; those that torch does not count, within some calls."""
-    module = residual()
     torch._dynamo.reset()
     fast = gossamer.optimize(module, images()) if way == "optimize" else torch.compile(
         module, backend=backend)
@@ -107,8 +99,7 @@ def test_changes_are_followed(way):
     assert same(fast, module, images())
 
 
-def test_weights_that_are_not_followed_are_those_of_update():
-    module = residual()
+def test_weights_that_are_not_followed_are_those_of_update(module):
     fast = gossamer.optimize(module, images(), follow=False)
     weights_replaced(module)
     assert same(fast, residual(), images())
@@ -116,8 +107,7 @@ def test_weights_that_are_not_followed_are_those_of_update():
     assert same(fast, residual(seed=9), images())
 
 
-def test_weights_that_change_in_each_call_are_left_to_torch():
-    module = residual()
+def test_weights_that_change_in_each_call_are_left_to_torch(module):
     torch._dynamo.reset()
     compiled = torch.compile(module, backend=backend)
     with pytest.warns(GossamerWarning, match="its weights change from call to call"):
@@ -135,8 +125,7 @@ def watched(module):
     return lambda: watch.change(weights.now())
 
 
-def test_what_a_watch_notices():
-    module = residual()
+def test_what_a_watch_notices(module):
     change = watched(module)
     assert change() == ""
     module.norm.running_mean.add_(1)
@@ -167,8 +156,7 @@ def test_a_watch_compares_elements_now_and_then(write):
             "weights were written without a change of their version counters")
 
 
-def test_weights_that_change_while_they_are_read_are_followed():
-    module = residual()
+def test_weights_that_change_while_they_are_read_are_followed(module):
     fast = gossamer.optimize(module, images())
     replan = fast._replan
 

@@ -20,6 +20,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights, WeightsInfo
+from tests.device.helpers import SELF_CHECK
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_SIGMOID, H200, sparse, with_density
 from tests.ops.harness import random_weights
 from tests.ops.problems import BUILT
@@ -31,7 +32,6 @@ nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=Impor
 nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
 ptx = pytest.importorskip("gossamer.device.cuda.ptx", exc_type=ImportError)
 
-SOURCE = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 LIMITS = replace(H200, mma=True)
 MAKER = build_only.BuildOnlyMaker(3, "H200 (sm_90)", "CUDA 13.0", LIMITS, "sm_90", "H200")
 PROGRAMS = [ptx.PtxProgram(name, f".visible .entry {name}() {{ exit; }}") for name in ("a", "b")]
@@ -68,16 +68,16 @@ def nothing(*arguments: Any, **options: Any) -> Any:
 
 
 def test_what_it_compiles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = MAKER().compile(SOURCE)
+    built = MAKER().compile(SELF_CHECK)
     monkeypatch.setattr(nvrtc, "compile_cubin", nothing)
-    kernel = real.compile(SOURCE)
+    kernel = real.compile(SELF_CHECK)
     assert kernel.cubin[:4] == b"\x7fELF"
     assert built.code_bytes == kernel.code_bytes and built.name == kernel.name
     assert kernel.from_cache
 
 
 def test_kernels_that_differ_have_different_keys() -> None:
-    keys = {nvrtc.key(KernelSource.of(SOURCE.path, function, defines), architecture)
+    keys = {nvrtc.key(KernelSource.of(SELF_CHECK.path, function, defines), architecture)
             for function in "ab" for defines in ({}, {"A": 1}, {"A": 2}, {"B": 1}, {"A": "1\n"})
             for architecture in ("sm_80", "sm_90")}
     assert len(set(map(kernel_cache._name, keys))) == 20
@@ -105,7 +105,7 @@ def test_the_device_assembles_what_is_missing_in_processes(real: Any) -> None:
 def test_it_tells_what_was_in_the_cache() -> None:
     for is_there in (False, True):
         device = MAKER()
-        kernels = device.compile(SOURCE), *device.assemble(("two programs",), lambda: PROGRAMS)
+        kernels = device.compile(SELF_CHECK), *device.assemble(("two programs",), lambda: PROGRAMS)
         assert [kernel.from_cache for kernel in kernels] == [is_there] * 3
 
 
@@ -114,16 +114,16 @@ def test_it_compiles_where_the_folder_cannot_be_written(
     folder.write_text("a file where the folder should be")
     monkeypatch.setattr(kernel_cache, "_warned", set())
     with pytest.warns(GossamerWarning, match="cannot be written"):
-        MAKER().compile(SOURCE)
+        MAKER().compile(SELF_CHECK)
     # as in another process, which has not the memory of the one above
     kernel_cache._unwritten.clear()
-    kernel = real.compile(SOURCE)
+    kernel = real.compile(SELF_CHECK)
     assert kernel.cubin[:4] == b"\x7fELF" and not kernel.from_cache
 
 
 def test_an_error_of_the_compiler_is_told() -> None:
     with pytest.raises(CompileError, match="contains no kernel absent"):
-        MAKER().compile(KernelSource.of(SOURCE.path, "absent"))
+        MAKER().compile(KernelSource.of(SELF_CHECK.path, "absent"))
 
 
 class Processes:
@@ -159,14 +159,14 @@ def test_processes_generate_and_assemble(real: Any) -> None:
     kernels = real.assemble(("two programs",), two_programs)
     assert real.compilers.asked == ["assembled generated code"]
     assert [kernel.name for kernel in kernels] == ["a", "b"]
-    assert real.compile(SOURCE).cubin[:4] == b"\x7fELF"
+    assert real.compile(SELF_CHECK).cubin[:4] == b"\x7fELF"
     assert real.compilers.asked[1:] == ["compiled self_check of self_check.cl"]
 
 
 def test_this_process_compiles_where_no_process_can(real: Any) -> None:
     real.compilers = Processes(NoProcessError("they were closed"))
     assert len(real.assemble(("two programs",), lambda: PROGRAMS)) == 2
-    assert real.compile(SOURCE).cubin[:4] == b"\x7fELF"
+    assert real.compile(SELF_CHECK).cubin[:4] == b"\x7fELF"
 
 
 def test_a_process_that_ends_is_told(real: Any) -> None:

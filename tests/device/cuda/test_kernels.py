@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.errors import DeviceError
-from tests.device.test_launches import SELF_CHECK
+from tests.device.helpers import SELF_CHECK
 
 kernels = pytest.importorskip("gossamer.device.cuda.kernel", exc_type=ImportError)
 

@@ -8,22 +8,17 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gossamer.device import base
 from gossamer.device.base import Buffer, Device
-from gossamer.device.source import KernelSource
+from tests.device.helpers import SELF_CHECK
 
 cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 recording = pytest.importorskip("gossamer.device.cuda.graph", exc_type=ImportError)
-
-SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
-
 
 class Stream:
     def __init__(self, *arguments: object) -> None:

@@ -20,8 +20,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
-from tests.model.infer.test_resolve import ints, make
-from tests.model.onnx_models import model, runtime, save, weights
+from tests.model.onnx_models import ints, make, model, runtime, save, weights
 from tests.simulated.networks import random_network
 from tests.tolerances import normalised_error, tolerance
 

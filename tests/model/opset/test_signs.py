@@ -87,9 +87,8 @@ def test_functions_between_sum_and_sign(function: str, number: float, known: Val
 
 @pytest.mark.parametrize(("bias", "expected"), [
     ([0.0, 0.3, 7.1, 1e6], TERNARY), ([1.0, 0.3, 7.1, 1e6], PLUS_MINUS_ONE)])
-def test_the_signs_of_a_layer(bias: list[float], expected: ValueFacts) -> None:
+def test_the_signs_of_a_layer(build: Builder, bias: list[float], expected: ValueFacts) -> None:
     """The sum of 4 products of 1 and -1 is an even number."""
-    build = Builder()
     weight = build.scalar(1.0, 4, 4, 1, 1)
     name = build.constant(4)
     build.graph.constants[name] = np.float32(bias)

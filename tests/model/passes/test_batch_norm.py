@@ -16,16 +16,14 @@ from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_batch_norm_goes_into_the_convolution(bias: bool, groups: int) -> None:
-    build = Builder()
+def test_batch_norm_goes_into_the_convolution(build: Builder, bias: bool, groups: int) -> None:
     build.apply("relu", build.norm(build.conv("x", bias=bias, groups=groups)), output="y")
     (node,) = check(build, ["conv2d"])
     assert functions(node) == ["add", "relu"]
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_batch_norm_goes_into_the_transposed_convolution(groups: int) -> None:
-    build = Builder()
+def test_batch_norm_goes_into_the_transposed_convolution(build: Builder, groups: int) -> None:
     inputs = ["x", build.constant(CHANNELS, 3, 2, 2), build.constant(3 * groups)]
     up = build.add("conv_transpose2d", inputs, strides=(2, 2), pads=(0,) * 4, dilations=(1, 1),
                    output_padding=(0, 0), groups=groups)
@@ -34,8 +32,7 @@ def test_batch_norm_goes_into_the_transposed_convolution(groups: int) -> None:
 
 
 @pytest.mark.parametrize("trans_b", [False, True])
-def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
-    build = Builder()
+def test_batch_norm_goes_into_the_product(build: Builder, trans_b: bool) -> None:
     flat = build.add("flatten", ["x"], axis=1)
     inner = CHANNELS * SIZE * SIZE
     weight = build.constant(6, inner) if trans_b else build.constant(inner, 6)
@@ -45,8 +42,8 @@ def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
     check(build, ["flatten", "gemm"])
 
 
-def test_batch_norm_of_an_axis_that_is_not_that_of_the_columns_stays_outside() -> None:
-    build = Builder()
+def test_batch_norm_of_an_axis_that_is_not_that_of_the_columns_stays_outside(
+        build: Builder) -> None:
     product = build.add("matmul", ["x", build.constant(SIZE, CHANNELS)])
     build.norm(product, "y")
     check(build, ["gemm", "elementwise"])
@@ -66,8 +63,8 @@ def test_batch_norm_of_an_axis_that_is_not_that_of_the_columns_stays_outside() -
                                     b.scalar(0.25)), "y"),
 ], ids=["sign", "where", "residual", "pool", "reshape", "concat", "norm", "average", "mean",
         "softmax"])
-def test_batch_norm_that_feeds_a_sign_is_not_folded(behind: Callable[[Builder, str], str]) -> None:
-    build = Builder()
+def test_batch_norm_that_feeds_a_sign_is_not_folded(build: Builder,
+                                                    behind: Callable[[Builder, str], str]) -> None:
     conv = build.conv("x")
     weight = build.graph.nodes[0].inputs[1]
     behind(build, build.norm(conv))
@@ -76,29 +73,25 @@ def test_batch_norm_that_feeds_a_sign_is_not_folded(behind: Callable[[Builder, s
     assert functions(nodes[0])[1:4] == ["sub", "mul", "add"]
 
 
-def test_batch_norm_is_folded_where_a_convolution_stands_before_the_sign() -> None:
-    build = Builder()
+def test_batch_norm_is_folded_where_a_convolution_stands_before_the_sign(build: Builder) -> None:
     build.apply("sign", build.conv(build.norm(build.conv("x"))), output="y")
     first, _ = check(build, ["conv2d", "conv2d"])
     assert functions(first) == ["add"]
 
 
-def test_batch_norm_before_a_padded_convolution_stays_outside() -> None:
-    build = Builder()
+def test_batch_norm_before_a_padded_convolution_stays_outside(build: Builder) -> None:
     build.conv(build.norm("x"), "y")
     check(build, ["elementwise", "conv2d"])
 
 
-def test_batch_norm_of_a_value_that_others_read_stays_outside() -> None:
-    build = Builder()
+def test_batch_norm_of_a_value_that_others_read_stays_outside(build: Builder) -> None:
     conv = build.conv("x")
     build.add("concat", [build.norm(conv), build.pool(conv)], "y", axis=1)
     check(build, ["conv2d", "elementwise", "pool", "concat"])
 
 
-def test_batch_norm_of_the_mean_gives_the_shift() -> None:
+def test_batch_norm_of_the_mean_gives_the_shift(build: Builder) -> None:
     """(x - mean) * scale + shift is exact at x = mean, as a folded scale and shift is not."""
-    build = Builder()
     build.norm("x", "y")
     mean, shift = (build.graph.constants[name] for name in (build.graph.nodes[0].inputs[3],
                                                             build.graph.nodes[0].inputs[2]))
@@ -110,8 +103,7 @@ def test_batch_norm_of_the_mean_gives_the_shift() -> None:
     np.testing.assert_array_equal(y, np.broadcast_to(shift[:, None, None], y.shape))
 
 
-def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
-    build = Builder()
+def test_a_batch_norm_of_other_channels_is_refused_when_resolving(build: Builder) -> None:
     build.norm(build.conv("x"), "y", channels=1)
     better = optimise(build.graph)
     with pytest.raises(ModelError, match="expected 1 channels"):
@@ -120,9 +112,8 @@ def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
 
 @pytest.mark.parametrize(("gamma", "folded"), [(1.0, True), (-2.0, True), (0.0, False),
                                                (1e-45, False)])
-def test_batch_norm_that_ends_the_signs_of_weights_is_not_folded(gamma: float,
+def test_batch_norm_that_ends_the_signs_of_weights_is_not_folded(build: Builder, gamma: float,
                                                                  folded: bool) -> None:
-    build = Builder()
     build.norm(build.conv("x"), "y")
     layer, norm = build.graph.nodes
     weight = build.graph.constants[layer.inputs[1]]

@@ -19,14 +19,12 @@ def shuffled(build: Builder, x: str, output: str = "", height: int = SIZE,
     return build.add("reshape", [turned], output, shape=(0, CHANNELS, SIZE, SIZE))
 
 
-def test_a_shuffle_is_one_gather() -> None:
-    build = Builder()
+def test_a_shuffle_is_one_gather(build: Builder) -> None:
     build.pool(shuffled(build, build.pool("x")), output="y")
     check(build, ["pool", "gather", "pool"])
 
 
-def test_each_part_of_a_shuffle_is_a_gather() -> None:
-    build = Builder()
+def test_each_part_of_a_shuffle_is_a_gather(build: Builder) -> None:
     mixed = shuffled(build, build.pool("x"))
     build.add("split", [mixed], "left", axis=1, sizes=(1, 3))
     build.graph.nodes[-1].outputs.append("right")
@@ -39,8 +37,7 @@ def test_each_part_of_a_shuffle_is_a_gather() -> None:
     ({"starts": (-3,), "ends": (9,), "axes": (-3,)}, ["pool", "gather", "pool"]),
     ({"starts": (1,), "ends": (4,), "axes": (2,)}, ["pool", "gather", "slice", "pool"]),
 ])
-def test_slices(attributes: dict[str, tuple[int, ...]], ops: list[str]) -> None:
-    build = Builder()
+def test_slices(build: Builder, attributes: dict[str, tuple[int, ...]], ops: list[str]) -> None:
     part = build.add("slice", [shuffled(build, build.pool("x"))], **attributes)
     build.pool(part, output="y")
     check(build, ops)
@@ -61,16 +58,14 @@ def chosen(build: Builder, x: str, *indices: int, axis: int = 1) -> str:
 
 
 @pytest.mark.parametrize(("indices", "axis"), [((3, 1), 1), ((0, -1, 0), -3), ((2, 3, 0, 1), 1)])
-def test_weights_choose(indices: tuple[int, ...], axis: int) -> None:
-    build = Builder()
+def test_weights_choose(build: Builder, indices: tuple[int, ...], axis: int) -> None:
     part = chosen(build, build.pool("x"), *indices, axis=axis)
     build.conv(part, "y", into=len(indices), size=1)
     (_, layer) = check(build, ["pool", "conv2d"], chooses_by_weights=True)
     assert layer.inputs[0] == build.graph.nodes[0].outputs[0]
 
 
-def test_all_readers_choose() -> None:
-    build = Builder()
+def test_all_readers_choose(build: Builder) -> None:
     part = chosen(build, build.pool("x"), 2, 1)
     left = build.conv(part, into=2, size=1)
     build.apply("add", build.pool(left), build.pool(build.conv(part, into=2, size=1)), output="y")
@@ -78,8 +73,7 @@ def test_all_readers_choose() -> None:
     assert "gather" not in [node.op for node in nodes]
 
 
-def test_batch_norms_fold_into_the_new_weights() -> None:
-    build = Builder()
+def test_batch_norms_fold_into_the_new_weights(build: Builder) -> None:
     layer = build.conv(chosen(build, build.pool("x"), 1, 3), into=2, size=1, bias=False)
     build.norm(layer, "y")
     check(build, ["pool", "conv2d"], chooses_by_weights=True)
@@ -115,8 +109,7 @@ def parts(build: Builder) -> dict[str, list[str]]:
     return {node.outputs[0]: node.inputs for node in check(build) if node.op == "concat"}
 
 
-def test_layers_that_read_all_before_them() -> None:
-    build = Builder()
+def test_layers_that_read_all_before_them(build: Builder) -> None:
     features = ["x"]
     for _ in range(3):
         both = joined(build, *features) if len(features) > 1 else "x"

@@ -8,8 +8,7 @@ from gossamer.expression import Expression, ExpressionStep
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 
 
-def test_activation_scalars_and_residual_become_the_epilogue() -> None:
-    build = Builder()
+def test_activation_scalars_and_residual_become_the_epilogue(build: Builder) -> None:
     halved = build.apply("mul", build.conv("x", bias=False), build.scalar(0.5, 1))
     shifted = build.apply("add", build.constant(CHANNELS, 1, 1), halved)
     residual = build.pool("x")
@@ -19,16 +18,14 @@ def test_activation_scalars_and_residual_become_the_epilogue() -> None:
     assert sorted(node.inputs[2:]) == ["c2.channels", residual]
 
 
-def test_a_residual_made_later_moves_the_convolution_behind_it() -> None:
-    build = Builder()
+def test_a_residual_made_later_moves_the_convolution_behind_it(build: Builder) -> None:
     conv = build.conv("x")
     late = build.pool(build.apply("relu", "x"))
     build.apply("relu", build.apply("add", conv, late), output="y")
     check(build, ["elementwise", "pool", "conv2d"])
 
 
-def test_a_transposed_convolution_takes_a_bias() -> None:
-    build = Builder()
+def test_a_transposed_convolution_takes_a_bias(build: Builder) -> None:
     up = build.add("conv_transpose2d", ["x", build.constant(CHANNELS, CHANNELS, 2, 2)],
                    strides=(2, 2), pads=(0,) * 4, dilations=(1, 1), output_padding=(0, 0),
                    groups=1)
@@ -36,8 +33,7 @@ def test_a_transposed_convolution_takes_a_bias() -> None:
     check(build, ["conv_transpose2d"])
 
 
-def test_of_two_convolutions_one_takes_the_addition() -> None:
-    build = Builder()
+def test_of_two_convolutions_one_takes_the_addition(build: Builder) -> None:
     build.apply("add", build.conv("x"), build.conv(build.pool("x")), output="y")
     first, _, second = check(build, ["conv2d", "pool", "conv2d"])
     assert functions(first) == ["add"]
@@ -45,8 +41,7 @@ def test_of_two_convolutions_one_takes_the_addition() -> None:
     assert first.outputs[0] in second.inputs
 
 
-def test_each_of_two_convolutions_rounds_its_own_result() -> None:
-    build = Builder()
+def test_each_of_two_convolutions_rounds_its_own_result(build: Builder) -> None:
 
     def rounded(x: str) -> str:
         halved = build.apply("mul", build.conv(x, bias=False), build.scalar(0.5, 1))
@@ -60,16 +55,14 @@ def test_each_of_two_convolutions_rounds_its_own_result() -> None:
     assert functions(second).count("round") == 1
 
 
-def test_a_gate_of_the_result_itself_is_fused() -> None:
-    build = Builder()
+def test_a_gate_of_the_result_itself_is_fused(build: Builder) -> None:
     conv = build.conv("x")
     build.apply("mul", conv, build.apply("sigmoid", conv), output="y")
     (node,) = check(build, ["conv2d"])
     assert functions(node) == ["add", "sigmoid", "mul"]
 
 
-def test_an_operand_of_another_shape_stays_outside() -> None:
-    build = Builder()
+def test_an_operand_of_another_shape_stays_outside(build: Builder) -> None:
     gate = build.apply("sigmoid", build.mean("x"))
     build.apply("mul", build.conv("x"), gate, output="y")
     nodes = check(build, ["reduce", "elementwise", "conv2d", "elementwise"])
@@ -91,8 +84,7 @@ def test_a_value_that_is_an_output_is_not_taken_over() -> None:
     check(build, ["conv2d", "elementwise", "elementwise"])
 
 
-def test_chains_of_elementwise_nodes_become_one() -> None:
-    build = Builder()
+def test_chains_of_elementwise_nodes_become_one(build: Builder) -> None:
     value = build.apply("exp", build.apply("neg", "x"))
     value = build.apply("add", value, build.scalar(1))
     build.apply("div", build.scalar(1), value, output="y")
@@ -111,8 +103,8 @@ def test_two_outputs_of_one_expression_keep_both() -> None:
 
 
 @pytest.mark.parametrize("leading", [(), (SIZE,), (CHANNELS, SIZE), (2, 2, SIZE)], ids=len)
-def test_a_product_of_any_rank_takes_bias_activation_and_residual(leading: tuple[int, ...]) -> None:
-    build = Builder()
+def test_a_product_of_any_rank_takes_bias_activation_and_residual(build: Builder,
+                                                                  leading: tuple[int, ...]) -> None:
     x = build.add("reshape", ["x"], shape=(-1, *leading, SIZE))
     product = build.add("matmul", [x, build.constant(SIZE, SIZE)])
     biased = build.apply("add", build.constant(SIZE), product)
@@ -123,8 +115,8 @@ def test_a_product_of_any_rank_takes_bias_activation_and_residual(leading: tuple
 
 @pytest.mark.parametrize("shape", [(SIZE, 1), (CHANNELS, 1, 1), (SIZE, SIZE),
                                    (CHANNELS, SIZE, SIZE)])
-def test_what_is_not_one_value_a_column_stays_outside_of_a_product(shape: tuple[int, ...]) -> None:
-    build = Builder()
+def test_what_is_not_one_value_a_column_stays_outside_of_a_product(build: Builder,
+                                                                   shape: tuple[int, ...]) -> None:
     product = build.add("matmul", ["x", build.constant(SIZE, SIZE)])
     build.apply("add", product, build.constant(*shape), output="y")
     check(build, ["gemm", "elementwise"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
 
 from gossamer.errors import ModelError
 from gossamer.expression import identity
@@ -19,8 +17,7 @@ from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 from tests.tolerances import FLOAT32, normalised_error
 
 
-def test_equal_nodes_are_computed_once() -> None:
-    build = Builder()
+def test_equal_nodes_are_computed_once(build: Builder) -> None:
     values = [build.binarise("x"), build.binarise("x")]
     build.add("concat", [build.pool(value) for value in values], "y", axis=1)
     check(build, ["elementwise", "pool", "concat"])
@@ -36,8 +33,8 @@ def test_equal_nodes_that_are_both_outputs_stay() -> None:
 @pytest.mark.parametrize("outputs", [
     (("a", "b"), ("c", "d", "e", "f")), (("a", ""), ("c", "d")), (("a", "b"), ("c", "")),
 ], ids=["counts", "first absent", "second absent"])
-def test_splits_into_other_parts_are_not_equal(outputs: Sequence[tuple[str, ...]]) -> None:
-    build = Builder()
+def test_splits_into_other_parts_are_not_equal(build: Builder,
+                                               outputs: Sequence[tuple[str, ...]]) -> None:
     for names in outputs:
         build.add("split", ["x"], axis=1, sizes=None)
         build.graph.nodes[-1].outputs = list(names)
@@ -47,8 +44,7 @@ def test_splits_into_other_parts_are_not_equal(outputs: Sequence[tuple[str, ...]
     check(build, ["split", "split", "concat"])
 
 
-def test_equal_splits_are_computed_once() -> None:
-    build = Builder()
+def test_equal_splits_are_computed_once(build: Builder) -> None:
     for names in ("ab", "cd"):
         build.add("split", ["x"], axis=1, sizes=None)
         build.graph.nodes[-1].outputs = list(names)
@@ -57,9 +53,8 @@ def test_equal_splits_are_computed_once() -> None:
     assert concat.inputs == ["b", "a", "a"]
 
 
-def test_arrays_that_print_alike_are_not_equal() -> None:
+def test_arrays_that_print_alike_are_not_equal(build: Builder) -> None:
     """Two neighbours in float32 at 0.0123, which NumPy prints as 0.01234568."""
-    build = Builder()
     value = np.float32(0.0123456789)
     shape = build.add("shape", ["x"], start=0, end=None)
     filled = [build.add("constant_of_shape", [shape], value=np.array(v, np.float32))
@@ -69,15 +64,13 @@ def test_arrays_that_print_alike_are_not_equal() -> None:
     assert len(np.unique(values)) == 2
 
 
-def test_a_scalar_that_widens_the_result_is_kept() -> None:
-    build = Builder()
+def test_a_scalar_that_widens_the_result_is_kept(build: Builder) -> None:
     build.apply("add", "x", build.scalar(2, 1, 1, 1, 1, 1), output="y")
     (node,) = check(build, ["elementwise"])
     assert len(node.inputs) == 2
 
 
-def test_constants_are_folded() -> None:
-    build = Builder()
+def test_constants_are_folded(build: Builder) -> None:
     weight = build.add("transpose", [build.constant(3, 3, CHANNELS, CHANNELS)],
                        permutation=(3, 2, 0, 1))
     doubled = build.apply("add", weight, weight)
@@ -86,8 +79,7 @@ def test_constants_are_folded() -> None:
     check(build, ["conv2d"])
 
 
-def test_zero_pads_go_into_the_convolution() -> None:
-    build = Builder()
+def test_zero_pads_go_into_the_convolution(build: Builder) -> None:
     padded = build.add("pad", ["x"], pads=(0, 0, 1, 0, 0, 0, 2, 1), mode="constant", value=0.0)
     build.conv(padded, "y", pad=1)
     (node,) = check(build, ["conv2d"])
@@ -104,15 +96,13 @@ def pads_of_size(build: Builder) -> str:
     return build.add("concat", ["none", before, "none", after], axis=0)
 
 
-def test_pads_that_follow_from_the_size_go_into_the_convolution() -> None:
-    build = Builder()
+def test_pads_that_follow_from_the_size_go_into_the_convolution(build: Builder) -> None:
     build.conv(build.add("pad", ["x", pads_of_size(build)], mode="constant"), "y", pad=1)
     (node,) = check(build, ["conv2d"])
     assert node.attributes["pads"] == (2, 3, 1, 2)
 
 
-def test_pads_that_follow_from_an_open_size_stay() -> None:
-    build = Builder()
+def test_pads_that_follow_from_an_open_size_stay(build: Builder) -> None:
     build.conv(build.add("pad", ["x", pads_of_size(build)], mode="constant"), "y", pad=1)
     graph = build.build.finish()
     graph.inputs = [ValueInfo("x", (None, CHANNELS, None, SIZE))]
@@ -123,22 +113,19 @@ def test_pads_that_follow_from_an_open_size_stay() -> None:
     ((0, 0, 1, 1, 0, 0, 1, 1), "constant", 1.0), ((0, 0, 1, 1, 0, 0, 1, 1), "edge", 0.0),
     ((0, 0, -1, 0, 0, 0, 0, 0), "constant", 0.0),
 ])
-def test_other_pads_stay(pads: tuple[int, ...], mode: str, value: float) -> None:
-    build = Builder()
+def test_other_pads_stay(build: Builder, pads: tuple[int, ...], mode: str, value: float) -> None:
     build.conv(build.add("pad", ["x"], pads=pads, mode=mode, value=value), "y")
     check(build, ["pad", "conv2d"])
 
 
-def test_matrix_product_becomes_a_gemm_with_an_epilogue() -> None:
-    build = Builder()
+def test_matrix_product_becomes_a_gemm_with_an_epilogue(build: Builder) -> None:
     flat = build.add("flatten", ["x"], axis=1)
     product = build.add("matmul", [flat, build.constant(CHANNELS * SIZE * SIZE, 3)])
     build.apply("relu", build.apply("add", product, build.constant(3)), output="y")
     check(build, ["flatten", "gemm"])
 
 
-def test_identities_and_dead_nodes_go() -> None:
-    build = Builder()
+def test_identities_and_dead_nodes_go(build: Builder) -> None:
     build.add("identity", [build.pool(build.add("identity", ["x"]))], "y")
     build.conv("x")
     check(build, ["pool"])
@@ -165,8 +152,8 @@ def test_new_constants_take_no_name_that_the_file_has(suffix: str) -> None:
     check(build)
 
 
-def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -> None:
-    build = Builder()
+def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving(
+        build: Builder) -> None:
     flat = build.add("flatten", ["x"], axis=1)
     product = build.add("gemm", [flat, build.constant(CHANNELS * SIZE * SIZE)], trans_a=False,
                         trans_b=False, epilogue=identity())
@@ -177,8 +164,7 @@ def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -
 
 
 @pytest.mark.parametrize("kind", ["transposed", "by a value"])
-def test_other_products_of_more_dimensions_are_no_gemm(kind: str) -> None:
-    build = Builder()
+def test_other_products_of_more_dimensions_are_no_gemm(build: Builder, kind: str) -> None:
     b = build.constant(SIZE, SIZE)
     if kind == "by a value":
         b = build.add("reshape", [build.mean("x")], shape=(-1, CHANNELS))
@@ -194,60 +180,3 @@ def test_layers_without_output_channels_give_nothing() -> None:
     build.conv(build.norm(build.conv(none, into=0, out=0), channels=0), "z", into=0, out=2)
     check(build)
     assert resolve(optimise(build.graph), 1).shapes["y"] == (1, 0, SIZE, SIZE)
-
-
-STEPS = ("conv", "depthwise", "norm", "relu", "sigmoid", "clip", "add", "mul", "channel", "scalar",
-         "max", "average", "binarise", "sign", "identity", "zero_pad", "gate", "concat",
-         "transposed")
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9), st.integers(0, 9)),
-                min_size=3, max_size=14), st.integers(0, 9))
-def test_random_graphs_keep_their_results(
-    steps: list[tuple[str, int, int]], second_output: int
-) -> None:
-    build = Builder()
-    values = ["x"]
-    for step, i, j in steps:
-        x, y = values[-1 - i % len(values)], values[-1 - j % len(values)]
-        values.append(_random_step(build, step, x, y))
-    build.graph.outputs = [ValueInfo(name, ()) for name in dict.fromkeys(
-        (values[-1], values[second_output % len(values)])) if name != "x"]
-    check(build)
-
-
-def _random_step(build: Builder, step: str, x: str, y: str) -> str:
-    if step == "conv":
-        return build.conv(x)
-    if step == "depthwise":
-        return build.conv(x, groups=CHANNELS, bias=False)
-    if step == "norm":
-        return build.norm(x)
-    if step == "clip":
-        return build.apply("clip", x, constants=(-1, 1))
-    if step in ("add", "mul", "max"):
-        return build.apply(step, x, y)
-    if step == "channel":
-        return build.apply("mul", build.constant(CHANNELS, 1, 1), x)
-    if step == "scalar":
-        return build.apply("sub", build.scalar(0.5, 1), x)
-    if step == "average":
-        return build.pool(x, kind="average")
-    if step == "binarise":
-        return build.binarise(x)
-    if step == "identity":
-        return build.add("identity", [x])
-    if step == "zero_pad":
-        padded = build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="constant", value=0.0)
-        return build.conv(padded, pad=0)
-    if step == "gate":
-        return build.apply("mul", x, build.apply("sigmoid", build.mean(y)))
-    if step == "concat":
-        return build.conv(build.add("concat", [x, y], axis=1), into=2 * CHANNELS, size=1)
-    if step == "transposed":
-        up = build.add("conv_transpose2d", [x, build.constant(CHANNELS, CHANNELS, 3, 3)],
-                       strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), output_padding=(0, 0),
-                       groups=1)
-        return build.apply("add", up, build.constant(CHANNELS, 1, 1))
-    return build.apply(step, x)

@@ -52,16 +52,14 @@ def merged(build: Builder, *, weight: tuple[int, ...], **attributes: Any) -> Non
     assert {name: node.attributes[name] for name in attributes} == attributes
 
 
-def test_a_block_of_repvgg_becomes_one_convolution() -> None:
-    build = Builder()
+def test_a_block_of_repvgg_becomes_one_convolution(build: Builder) -> None:
     total = add(build, build.norm("x"), conv(build, normed=True),
                 conv(build, kernel=(1, 1), normed=True))
     build.apply("relu", total, output="y")
     merged(build, weight=(CHANNELS, CHANNELS, 3, 3), pads=(1, 1, 1, 1), groups=1)
 
 
-def test_a_block_of_mobileone_becomes_one_depthwise_convolution() -> None:
-    build = Builder()
+def test_a_block_of_mobileone_becomes_one_depthwise_convolution(build: Builder) -> None:
     total = conv(build, kernel=(1, 1), groups=CHANNELS)
     for _ in range(4):
         total = build.apply("add", total, conv(build, groups=CHANNELS, normed=True))
@@ -70,8 +68,7 @@ def test_a_block_of_mobileone_becomes_one_depthwise_convolution() -> None:
     merged(build, weight=(CHANNELS, 1, 3, 3), groups=CHANNELS)
 
 
-def test_a_block_of_repvit_takes_the_batch_norm_behind_the_sum() -> None:
-    build = Builder()
+def test_a_block_of_repvit_takes_the_batch_norm_behind_the_sum(build: Builder) -> None:
     total = add(build, conv(build, groups=CHANNELS), conv(build, kernel=(1, 1), groups=CHANNELS),
                 "x")
     build.norm(total, "y")
@@ -113,15 +110,13 @@ MERGED: dict[str, tuple[Callable[[Builder], list[str]], tuple[int, ...], dict[st
 
 @pytest.mark.parametrize(("branches", "weight", "attributes"), MERGED.values(), ids=MERGED)
 def test_branches_that_fit_each_other_become_one_convolution(
-        branches: Callable[[Builder], list[str]], weight: tuple[int, ...],
+        build: Builder, branches: Callable[[Builder], list[str]], weight: tuple[int, ...],
         attributes: dict[str, Any]) -> None:
-    build = Builder()
     add(build, *branches(build), output="y")
     merged(build, weight=weight, **attributes)
 
 
-def test_signs_scales_and_shifts_of_branches_are_kept() -> None:
-    build = Builder()
+def test_signs_scales_and_shifts_of_branches_are_kept(build: Builder) -> None:
     halved = build.apply("div", conv(build), build.scalar(2, 1, 1))
     scaled = build.apply("mul", build.constant(1, CHANNELS, 1, 1), conv(build, kernel=(1, 1)))
     total = build.apply("sub", build.apply("neg", halved), build.apply("sub", scaled, "x"))
@@ -129,8 +124,7 @@ def test_signs_scales_and_shifts_of_branches_are_kept() -> None:
     merged(build, weight=(CHANNELS, CHANNELS, 3, 3))
 
 
-def test_other_addends_stay() -> None:
-    build = Builder()
+def test_other_addends_stay(build: Builder) -> None:
     scaled = build.apply("mul", build.constant(CHANNELS, 1, 1), build.pool("x"))
     doubled = build.apply("mul", build.scalar(2), build.apply("tanh", "x"))
     add(build, scaled, conv(build), build.mean("x"), conv(build, kernel=(1, 1)), doubled, "x",
@@ -139,32 +133,29 @@ def test_other_addends_stay() -> None:
     assert sorted(functions(addition)) == ["add", "add", "add", "constant", "mul", "mul", "tanh"]
 
 
-def test_another_addend_goes_into_the_epilogue() -> None:
-    build = Builder()
+def test_another_addend_goes_into_the_epilogue(build: Builder) -> None:
     other = build.pool("x")
     add(build, conv(build), other, build.norm("x"), output="y")
     _, node = check(build, ["pool", "conv2d"])
     assert functions(node) == ["add", "add"] and other in node.inputs[2:]
 
 
-def test_branches_that_only_two_merged_convolutions_can_compute_become_these() -> None:
-    build = Builder()
+def test_branches_that_only_two_merged_convolutions_can_compute_become_these(
+        build: Builder) -> None:
     add(build, conv(build, groups=CHANNELS), conv(build, kernel=(1, 1)), "x",
         conv(build, kernel=(1, 1), groups=CHANNELS), conv(build, kernel=(1, 1)), output="y")
     nodes = check(build, ["conv2d", "conv2d"])
     assert sorted(node.attributes["groups"] for node in nodes) == [1, CHANNELS]
 
 
-def test_branches_of_several_values_become_a_convolution_of_each() -> None:
-    build = Builder()
+def test_branches_of_several_values_become_a_convolution_of_each(build: Builder) -> None:
     z = build.pool("x")
     add(build, conv(build), conv(build, z), conv(build, kernel=(1, 1)), "x",
         conv(build, z, kernel=(1, 1)), output="y")
     check(build, ["pool", "conv2d", "conv2d"])
 
 
-def test_values_that_are_broadcast_stay() -> None:
-    build = Builder()
+def test_values_that_are_broadcast_stay(build: Builder) -> None:
     gray = build.pool(conv(build, out=1))
     add(build, "x", build.conv(gray, into=1, out=1), gray, output="y")
     assert convolutions(check(build)) == 2
@@ -179,16 +170,15 @@ def epilogue(*steps: ExpressionStep) -> Expression:
     (ExpressionStep("neg", (0,)), ExpressionStep("sub", (2, 1))),
     (ExpressionStep("add", (0, 1)), ExpressionStep("mul", (2, 1))),
 ], ids=["sign", "scale"])
-def test_epilogues_that_scale_and_shift_are_merged(steps: tuple[ExpressionStep, ...]) -> None:
-    build = Builder()
+def test_epilogues_that_scale_and_shift_are_merged(build: Builder,
+                                                   steps: tuple[ExpressionStep, ...]) -> None:
     first, second = conv(build), conv(build)
     build.graph.nodes[0].attributes["epilogue"] = epilogue(*steps)
     add(build, first, second, output="y")
     merged(build, weight=(CHANNELS, CHANNELS, 3, 3))
 
 
-def test_other_epilogues_stay() -> None:
-    build = Builder()
+def test_other_epilogues_stay(build: Builder) -> None:
     values = [conv(build) for _ in range(3)]
     active, residual, _ = build.graph.nodes
     active.attributes["epilogue"] = epilogue(ExpressionStep("max", (0, 1)))
@@ -197,24 +187,21 @@ def test_other_epilogues_stay() -> None:
     assert convolutions(check(build)) == 3
 
 
-def test_branches_of_an_open_size_are_merged() -> None:
-    build = Builder()
+def test_branches_of_an_open_size_are_merged(build: Builder) -> None:
     add(build, conv(build), conv(build, kernel=(1, 1)), "x", output="y")
     graph = build.build.finish()
     graph.inputs = [ValueInfo("x", (None, CHANNELS, None, None))]
     assert [node.op for node in optimise(graph).nodes] == ["conv2d"]
 
 
-def test_a_branch_of_zeros_is_merged() -> None:
-    build = Builder()
+def test_a_branch_of_zeros_is_merged(build: Builder) -> None:
     zero = conv(build, kernel=(1, 1))
     build.graph.constants[weights(build, zero)] *= 0
     add(build, conv(build), zero, output="y")
     merged(build, weight=(CHANNELS, CHANNELS, 3, 3))
 
 
-def test_zeros_are_not_multiplied_for_the_sake_of_an_addition() -> None:
-    build = Builder()
+def test_zeros_are_not_multiplied_for_the_sake_of_an_addition(build: Builder) -> None:
     zero = conv(build)
     build.graph.constants[weights(build, zero)] *= 0
     add(build, zero, "x", output="y")
@@ -243,8 +230,7 @@ def test_a_sum_that_is_an_output_is_merged_before_it_is_added() -> None:
     check(build, ["conv2d", "conv2d"])
 
 
-def test_a_convolution_that_is_added_twice_is_computed_once() -> None:
-    build = Builder()
+def test_a_convolution_that_is_added_twice_is_computed_once(build: Builder) -> None:
     first, second = conv(build), conv(build)
     for node in build.graph.nodes[1:]:
         node.inputs = build.graph.nodes[0].inputs
@@ -253,8 +239,7 @@ def test_a_convolution_that_is_added_twice_is_computed_once() -> None:
 
 
 @pytest.mark.parametrize("function", ["sign", "round", "floor"])
-def test_a_sum_before_a_jump_stays(function: str) -> None:
-    build = Builder()
+def test_a_sum_before_a_jump_stays(build: Builder, function: str) -> None:
     total = add(build, conv(build), conv(build, kernel=(1, 1)), "x")
     build.apply(function, build.pool(total), output="y")
     nodes = check(build, ["conv2d", "conv2d", "pool", "elementwise"])
@@ -279,9 +264,8 @@ APART: dict[str, Callable[[Builder], list[str]]] = {
 
 
 @pytest.mark.parametrize("branches", APART.values(), ids=APART)
-def test_branches_that_do_not_fit_each_other_stay(
-        branches: Callable[[Builder], list[str]]) -> None:
-    build = Builder()
+def test_branches_that_do_not_fit_each_other_stay(build: Builder,
+                                                  branches: Callable[[Builder], list[str]]) -> None:
     add(build, *branches(build), output="y")
     assert convolutions(check(build)) == 2
 
@@ -289,9 +273,8 @@ def test_branches_that_do_not_fit_each_other_stay(
 @pytest.mark.parametrize("change", [np.rint, lambda w: np.sign(w) / 4,
                                     lambda w: np.where(w == w.max(), np.float32(3e38), w)],
                          ids=["integers", "scaled signs", "numbers that are too large"])
-def test_weights_that_must_stay_as_they_are_do(
-        change: Callable[[np.ndarray], np.ndarray]) -> None:
-    build = Builder()
+def test_weights_that_must_stay_as_they_are_do(build: Builder,
+                                               change: Callable[[np.ndarray], np.ndarray]) -> None:
     first, second = conv(build), conv(build)
     changed = change(build.graph.constants[weights(build, first)])
     for value in (first, second):
@@ -300,8 +283,7 @@ def test_weights_that_must_stay_as_they_are_do(
     assert convolutions(check(build)) == 2
 
 
-def test_pads_that_the_size_decides_stay() -> None:
-    build = Builder()
+def test_pads_that_the_size_decides_stay(build: Builder) -> None:
     first, second = conv(build), conv(build)
     for node in build.graph.nodes:
         node.attributes["auto_pad"] = "SAME_UPPER"
@@ -309,8 +291,7 @@ def test_pads_that_the_size_decides_stay() -> None:
     check(build, ["conv2d", "conv2d"])
 
 
-def test_a_sum_that_is_too_long_for_one_expression_stays() -> None:
-    build = Builder()
+def test_a_sum_that_is_too_long_for_one_expression_stays(build: Builder) -> None:
     others = [build.apply("clip", "x", constants=(0, limit + 1)) for limit in range(130)]
     add(build, conv(build), conv(build), *others, output="y")
     assert convolutions(check(build)) == 2

@@ -30,8 +30,8 @@ def product(build: Builder, x: str, into: int, out: int, *, trans_b: bool = True
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("pixel", PIXELS)
-def test_gates_of_products_become_those_of_convolutions(mean: str, pixel: str) -> None:
-    build = Builder()
+def test_gates_of_products_become_those_of_convolutions(build: Builder, mean: str,
+                                                        pixel: str) -> None:
     squeezed = build.apply("relu", product(build, MEANS[mean](build), CHANNELS, 3))
     gates = product(build, squeezed, 3, CHANNELS, trans_b=False)
     gates = build.apply("sigmoid", PIXELS[pixel](build, gates))
@@ -41,8 +41,7 @@ def test_gates_of_products_become_those_of_convolutions(mean: str, pixel: str) -
 
 
 @pytest.mark.parametrize("pixel", PIXELS)
-def test_means_stay_images_before_convolutions(pixel: str) -> None:
-    build = Builder()
+def test_means_stay_images_before_convolutions(build: Builder, pixel: str) -> None:
     build.conv(PIXELS[pixel](build, MEANS["reduced"](build)), "y", size=1)
     check(build, ["reduce", "conv2d"])
 
@@ -54,16 +53,14 @@ def test_means_that_others_read_stay_matrices() -> None:
     check(build, ["reduce", "unsqueeze", "conv2d"])
 
 
-def test_products_of_whole_images_stay() -> None:
-    build = Builder()
+def test_products_of_whole_images_stay(build: Builder) -> None:
     flat = build.add("flatten", ["x"], axis=1)
     y = product(build, flat, 25 * CHANNELS, CHANNELS)
     build.conv(PIXELS["reshaped"](build, y), "y", size=1)
     check(build, ["flatten", "gemm", "reshape", "conv2d"])
 
 
-def test_sums_with_values_of_the_data_stay_products() -> None:
-    build = Builder()
+def test_sums_with_values_of_the_data_stay_products(build: Builder) -> None:
     build.graph.inputs.append(ValueInfo("z", (None, CHANNELS)))
     y = build.apply("add", product(build, "z", CHANNELS, CHANNELS), "z")
     build.apply("mul", "x", PIXELS["unsqueezed"](build, y), output="y")
@@ -86,8 +83,7 @@ OTHER_PRODUCTS: dict[str, Callable[[Builder, str], str]] = {
 
 
 @pytest.mark.parametrize("made", OTHER_PRODUCTS)
-def test_products_that_no_convolution_computes_stay(made: str) -> None:
-    build = Builder()
+def test_products_that_no_convolution_computes_stay(build: Builder, made: str) -> None:
     build.graph.inputs[0] = ValueInfo("x", (2, CHANNELS, SIZE, SIZE))
     y = OTHER_PRODUCTS[made](build, MEANS["flattened"](build))
     build.apply("relu", PIXELS["unsqueezed"](build, y), output="y")
@@ -95,8 +91,7 @@ def test_products_that_no_convolution_computes_stay(made: str) -> None:
     assert "gemm" in ops and "conv2d" not in ops
 
 
-def test_tokens_of_an_image_and_an_image_of_tokens() -> None:
-    build = Builder()
+def test_tokens_of_an_image_and_an_image_of_tokens(build: Builder) -> None:
     columns = build.add("reshape", [build.pool("x")], shape=(0, CHANNELS, -1))
     tokens = build.add("transpose", [columns], permutation=(0, 2, 1))
     product = build.add("matmul", [tokens, build.constant(CHANNELS, CHANNELS)])
@@ -109,17 +104,15 @@ def test_tokens_of_an_image_and_an_image_of_tokens() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, SIZE, CHANNELS * SIZE), (0, 2, SIZE**2 * CHANNELS // 2)])
-def test_other_reshapes_stay_as_they_are(shape: tuple[int, ...]) -> None:
-    build = Builder()
+def test_other_reshapes_stay_as_they_are(build: Builder, shape: tuple[int, ...]) -> None:
     columns = build.add("reshape", [build.pool("x")], shape=shape)
     turned = build.add("transpose", [columns], permutation=(0, 2, 1))
     build.add("reshape", [build.apply("exp", turned)], "y", shape=(0, CHANNELS, SIZE, SIZE))
     check(build, ["pool", "reshape", "transpose", "elementwise", "reshape"], channels_first=True)
 
 
-def test_tokens_of_several_rows_of_an_image_are_no_image() -> None:
+def test_tokens_of_several_rows_of_an_image_are_no_image(build: Builder) -> None:
     """The reshape to an image after the transposition has other channels than the tokens."""
-    build = Builder()
     columns = build.add("reshape", [build.pool("x")], shape=(0, SIZE**2, CHANNELS))
     turned = build.add("transpose", [columns], permutation=(0, 2, 1))
     build.pool(build.add("reshape", [turned], shape=(0, SIZE, SIZE, CHANNELS)), output="y")

@@ -15,9 +15,9 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes import optimise as passes
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
+from tests.model.graph_builder import CHANNELS, Builder
 from tests.model.passes import patterns_of_channels, patterns_of_layers
 from tests.model.passes.patterns import Pattern, graph_of, varied
-from tests.model.passes.test_optimise import STEPS, _random_step
 from tests.tolerances import FLOAT32, normalised_error
 
 FAMILIES = patterns_of_layers.FAMILIES | patterns_of_channels.FAMILIES
@@ -81,6 +81,11 @@ def keeps_results(graph: Graph, better: Graph, case: str) -> None:
         assert error <= FLOAT32, f"{info.name} of {case}"
 
 
+STEPS = ("conv", "depthwise", "norm", "relu", "sigmoid", "clip", "add", "mul", "channel", "scalar",
+         "max", "average", "binarise", "sign", "identity", "zero_pad", "gate", "concat",
+         "transposed")
+
+
 def test_drawn_graphs() -> None:
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -92,3 +97,39 @@ def test_drawn_graphs() -> None:
             build.output(name)
         graph = build.build.finish()
         keeps_results(graph, optimise(graph), f"seed {seed}")
+
+
+def _random_step(build: Builder, step: str, x: str, y: str) -> str:
+    if step == "conv":
+        return build.conv(x)
+    if step == "depthwise":
+        return build.conv(x, groups=CHANNELS, bias=False)
+    if step == "norm":
+        return build.norm(x)
+    if step == "clip":
+        return build.apply("clip", x, constants=(-1, 1))
+    if step in ("add", "mul", "max"):
+        return build.apply(step, x, y)
+    if step == "channel":
+        return build.apply("mul", build.constant(CHANNELS, 1, 1), x)
+    if step == "scalar":
+        return build.apply("sub", build.scalar(0.5, 1), x)
+    if step == "average":
+        return build.pool(x, kind="average")
+    if step == "binarise":
+        return build.binarise(x)
+    if step == "identity":
+        return build.add("identity", [x])
+    if step == "zero_pad":
+        padded = build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="constant", value=0.0)
+        return build.conv(padded, pad=0)
+    if step == "gate":
+        return build.apply("mul", x, build.apply("sigmoid", build.mean(y)))
+    if step == "concat":
+        return build.conv(build.add("concat", [x, y], axis=1), into=2 * CHANNELS, size=1)
+    if step == "transposed":
+        up = build.add("conv_transpose2d", [x, build.constant(CHANNELS, CHANNELS, 3, 3)],
+                       strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), output_padding=(0, 0),
+                       groups=1)
+        return build.apply("add", up, build.constant(CHANNELS, 1, 1))
+    return build.apply(step, x)

@@ -42,9 +42,8 @@ def weights_of(graph: Graph) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("exact", [0, 3])
-def test_rounded_weights_of_a_convolution_become_signs(exact: int) -> None:
+def test_rounded_weights_of_a_convolution_become_signs(build: Builder, exact: int) -> None:
     """Some channels may be exact."""
-    build = Builder()
     build.conv("x", "y")
     alphas = signs(build, CHANNELS, CHANNELS, 3, 3)
     weight = set_weight(build, np.concatenate([alphas[:exact], through(alphas)[exact:]]))
@@ -55,16 +54,15 @@ def test_rounded_weights_of_a_convolution_become_signs(exact: int) -> None:
     np.testing.assert_allclose(rounded, weight, rtol=2.0**-17)
 
 
-@pytest.mark.parametrize("trans_b", [False, True])
-def test_rounded_weights_of_products_become_signs(trans_b: bool) -> None:
+@pytest.mark.parametrize(("trans_b", "rank"), [(False, 2), (True, 2), (False, 4)])
+def test_rounded_weights_of_products_become_signs(build: Builder, trans_b: bool, rank: int) -> None:
     """Two products that read the same weights share the new ones too."""
-    build = Builder()
-    inner = CHANNELS * SIZE * SIZE
-    weight = through(signs(build, 6, inner))
+    weight = through(signs(build, 6, SIZE if rank == 4 else CHANNELS * SIZE * SIZE))
     name = build.build.constant("w", weight if trans_b else weight.T)
-    flat = build.add("flatten", ["x"], axis=1)
-    products = [build.build.gemm(value, name, trans_b=trans_b)
-                for value in (flat, build.apply("relu", flat))]
+    x = "x" if rank == 4 else build.add("flatten", ["x"], axis=1)
+    products = [build.add("matmul", [value, name]) if rank == 4
+                else build.build.gemm(value, name, trans_b=trans_b)
+                for value in (x, build.apply("relu", x))]
     build.add("concat", products, "y", axis=1)
     check(build)
     graph = optimise(build.graph)
@@ -72,22 +70,12 @@ def test_rounded_weights_of_products_become_signs(trans_b: bool) -> None:
     assert len({node.inputs[1] for node in graph.nodes if node.op == "gemm"}) == 1
 
 
-def test_rounded_weights_of_products_of_any_rank_become_signs() -> None:
-    build = Builder()
-    name = build.build.constant("w", through(signs(build, 6, SIZE)).T)
-    build.add("matmul", ["x", name], "y")
-    check(build, ["gemm"])
-    (rows,) = weights_of(optimise(build.graph))
-    assert are_scaled_signs(rows)
-
-
 @pytest.mark.parametrize("change", [
     lambda weight: np.where(np.arange(weight.size).reshape(weight.shape) == 7, weight * 1.00001,
                             weight).astype(np.float32),
     lambda weight: np.where(np.arange(weight.size).reshape(weight.shape) == 7, 0, weight),
     lambda weight: weight * np.float32(np.inf), lambda weight: weight])
-def test_other_weights_stay(change: Callable[[np.ndarray], np.ndarray]) -> None:
-    build = Builder()
+def test_other_weights_stay(build: Builder, change: Callable[[np.ndarray], np.ndarray]) -> None:
     build.conv("x", "y")
     weight = set_weight(build, change(signs(build, CHANNELS, CHANNELS, 3, 3)))
     (same,) = weights_of(optimise(build.graph))
@@ -121,9 +109,8 @@ def binary_conv(build: Builder, x: str, output: str = "", **options: int) -> str
     lambda b, x, a: b.add("pad", [b.pool(x)], mode="reflect", pads=(0, 0, 1, 1, 0, 0, 1, 1)),
 ], ids=["nothing", "pool", "reshape", "transpose", "pad", "reflection"])
 @pytest.mark.parametrize(("scale", "zero"), [(0.5, False), (0.3, False), (2.0, True)])
-def test_scales_go_into_weights(between: Callable[[Builder, str, float], str], scale: float,
-                                zero: bool) -> None:
-    build = Builder()
+def test_scales_go_into_weights(build: Builder, between: Callable[[Builder, str, float], str],
+                                scale: float, zero: bool) -> None:
     values = quantised(build, build.conv("x"), scale, zero=zero)
     scale = float(np.float32(scale))
     binary_conv(build, between(build, values, scale), "y")
@@ -133,9 +120,8 @@ def test_scales_go_into_weights(between: Callable[[Builder, str, float], str], s
     assert are_scaled_signs(weights_of(graph)[1])
 
 
-def test_signs_that_are_never_0_stay_one_bit_times_a_scale() -> None:
+def test_signs_that_are_never_0_stay_one_bit_times_a_scale(build: Builder) -> None:
     """The sum of 4 products of 1 and -1 is an even number, which no bias here takes to 0."""
-    build = Builder()
     value = build.conv(build.binarise("x"), size=1)
     layer = build.graph.nodes[-1]
     set_weight(build, np.sign(build.graph.constants[layer.inputs[1]]))
@@ -145,9 +131,8 @@ def test_signs_that_are_never_0_stay_one_bit_times_a_scale() -> None:
     assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
 
 
-def test_scales_go_far() -> None:
+def test_scales_go_far(build: Builder) -> None:
     """Files of many nodes take no deep recursion."""
-    build = Builder()
     values = quantised(build, build.conv("x"), 0.5)
     for _ in range(1200):
         values = build.add("transpose", [values], permutation=(0, 1, 3, 2))
@@ -156,21 +141,13 @@ def test_scales_go_far() -> None:
     assert functions(layer)[-1] == "sign"
 
 
-def test_values_that_others_read_keep_their_scale() -> None:
-    build = Builder()
+@pytest.mark.parametrize("pools", [0, 2])
+def test_values_that_others_read_keep_their_scale(build: Builder, pools: int) -> None:
     values = quantised(build, build.conv("x"), 0.5)
+    for _ in range(pools):
+        values = build.pool(values)
     build.apply("add", binary_conv(build, values), values, output="y")
-    nodes = check(build)
-    assert [node.op for node in nodes] == ["conv2d", "elementwise", "conv2d"]
-    assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
-
-
-def test_pooled_values_that_others_read_keep_their_scale() -> None:
-    build = Builder()
-    pooled = build.pool(build.pool(quantised(build, build.conv("x"), 0.5)))
-    build.apply("add", binary_conv(build, pooled), pooled, output="y")
-    nodes = check(build)
-    assert [node.op for node in nodes] == ["conv2d", "pool", "pool", "elementwise", "conv2d"]
+    check(build, ["conv2d", *["pool"] * pools, "elementwise", "conv2d"])
     assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
 
 
@@ -180,16 +157,14 @@ def test_pooled_values_that_others_read_keep_their_scale() -> None:
                                       value=0.25), "y"),
     lambda b, x: b.pool(x, "y"),
 ], ids=["any weights", "average", "another padding", "no layer"])
-def test_other_scales_stay(behind: Callable[[Builder, str], str]) -> None:
-    build = Builder()
+def test_other_scales_stay(build: Builder, behind: Callable[[Builder, str], str]) -> None:
     behind(build, quantised(build, build.conv("x"), 0.5))
     nodes = check(build)
     assert functions(nodes[0])[-1] == "mul"
 
 
-def test_scales_of_two_layers_and_of_a_shape() -> None:
+def test_scales_of_two_layers_and_of_a_shape(build: Builder) -> None:
     """A node that reads the shape alone does not see the scale."""
-    build = Builder()
     values = quantised(build, build.conv("x"), 0.25)
     build.graph.nodes.append(Node("shape", "s", [values], ["s"], {"start": 0, "end": None}))
     sums = build.apply("add", binary_conv(build, values), binary_conv(build, build.pool(values)))

@@ -4,7 +4,6 @@ Runtime, and some become other ops."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +15,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
-from tests.model.onnx_models import Input, compare, model, save, single, weights
-
-
-def ints(*values: Any) -> np.ndarray:
-    return np.array(values, np.int64)
+from tests.model.onnx_models import Input, compare, ints, model, save, single, weights
 
 
 def whole(graph: Graph) -> Graph:

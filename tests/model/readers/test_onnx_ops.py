@@ -12,14 +12,10 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import gossamer
-from tests.model.onnx_models import Input, compare, model, runtime, single, weights
+from tests.model.onnx_models import Input, compare, ints, model, runtime, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
 MATRIX = Input((3, 5))
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 def floats(*values: float) -> np.ndarray:

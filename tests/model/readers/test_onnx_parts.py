@@ -20,8 +20,8 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.model.readers.onnx.order import Clusters
-from tests.model.onnx_models import compare, model, outputs_of, save, weights
-from tests.model.readers.test_onnx_indexing import ints, whole
+from tests.model.onnx_models import compare, ints, model, outputs_of, save, weights
+from tests.model.readers.test_onnx_indexing import whole
 from tests.onnx_parts import choosing, counting, sampled, texts
 
 LINE, ONE = ("N", 4), np.ones((1, 1), np.float32)
@@ -60,25 +60,17 @@ def test_without_onnxruntime_it_is_refused(proto: onnx.ModelProto, text: str) ->
         gossamer.load(proto)
 
 
-def test_neighbours_go_together() -> None:
-    graph = gossamer.load(model(
-        [node("Sinh", "x", "a"), node("Cosh", "a", "b"), node("Relu", "x", "c"),
-         node("Asinh", "c", "d"), node("Sum", "b d", "y")], {"x": LINE}, {"y": 2}))
-    assert parts(graph) == [["a", "b", "d"]]
-
-
-def test_two_branches_become_one_part_where_they_meet() -> None:
-    graph = gossamer.load(model(
-        [node("Sinh", "x", "a"), node("Cosh", "x", "b"), node("Acosh", "c", "d"),
-         node("Einsum", "a b e", "c", equation=LEFT)], {"x": LINE}, {"d": 2}, {"e": ONE}))
-    assert parts(graph) == [["a", "b", "c", "d"]]
-
-
-def test_a_part_does_not_depend_on_itself() -> None:
-    graph = gossamer.load(model(
-        [node("Sinh", "x", "a"), node("Relu", "a", "b"),
-         node("Einsum", "a b e", "y", equation=LEFT)], {"x": LINE}, {"y": 2}, {"e": ONE}))
-    assert parts(graph) == [["a"], ["y"]]
+@pytest.mark.parametrize(("nodes", "expected"), [
+    ([node("Sinh", "x", "a"), node("Cosh", "a", "b"), node("Relu", "x", "c"),
+      node("Asinh", "c", "d"), node("Sum", "b d", "y")], [["a", "b", "d"]]),
+    ([node("Sinh", "x", "a"), node("Cosh", "x", "b"), node("Acosh", "c", "y"),
+      node("Einsum", "a b e", "c", equation=LEFT)], [["a", "b", "c", "y"]]),
+    ([node("Sinh", "x", "a"), node("Relu", "a", "b"),
+      node("Einsum", "a b e", "y", equation=LEFT)], [["a"], ["y"]]),
+], ids=["neighbours", "branches that meet", "a part that would read itself"])
+def test_nodes_of_a_part(nodes: list[onnx.NodeProto], expected: list[list[str]]) -> None:
+    graph = gossamer.load(model(nodes, {"x": LINE}, {"y": 2}, {"e": ONE}))
+    assert parts(graph) == expected
 
 
 @given(st.data())

@@ -26,7 +26,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.onnx.node import Centred
-from tests.model.onnx_models import compare, model, outputs_of, runtime, save
+from tests.model.onnx_models import compare, make, model, outputs_of, runtime, save
 
 RNG = np.random.default_rng(5)
 KINDS = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32,
@@ -66,6 +66,17 @@ def exact(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Path,
 
 def scales(count: int) -> np.ndarray:
     return np.linspace(0.0101, 0.0297, count).astype(np.float32)
+
+
+def dequantised(name: str, scale: str, zero: str = "", **attributes: int) -> onnx.NodeProto:
+    return make("DequantizeLinear", [name, scale, *filter(None, [zero])], f"{name}.d",
+                **attributes)
+
+
+def pair(x: str, scale: str, zero: str = "z", **attributes: int) -> list[onnx.NodeProto]:
+    """Returns nodes that make integers x.q of x, and floats x.d of these."""
+    return [make("QuantizeLinear", [x, scale, zero], f"{x}.q", **attributes),
+            make("DequantizeLinear", [f"{x}.q", scale, zero], f"{x}.d", **attributes)]
 
 
 @pytest.mark.parametrize(("x", "w", "y"), [
@@ -130,19 +141,15 @@ def test_conv_integer(order: str, constants: dict[str, np.ndarray], tmp_path: Pa
 
 
 @pytest.mark.parametrize("order", ["a b", "a b az", "a b az bz", "a b - bz"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_matmul_integer(order: str, dtype: str, tmp_path: Path) -> None:
-    known = {"b": drawn(dtype, 30, 6), "az": np.uint8(200), "bz": drawn(dtype, 6)}
-    constants = {name: known[name] for name in order.split() if name in known}
-    feeds = {"a": drawn("uint8", 4, 30)}
-    exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
-
-
-@pytest.mark.parametrize("order", ["a b", "a b az", "a b az bz"])
-def test_matmul_integer_of_a_constant_and_a_value(order: str, tmp_path: Path) -> None:
-    known = {"a": drawn("uint8", 6, 20), "az": np.uint8(200), "bz": np.int8(-3)}
-    constants = {name: known[name] for name in order.split() if name in known}
-    feeds = {"b": drawn("int8", 2, 20, 5)}
+@pytest.mark.parametrize(("dtype", "constant"), [("int8", "b"), ("uint8", "b"), ("int8", "a")])
+def test_matmul_integer(order: str, dtype: str, constant: str, tmp_path: Path) -> None:
+    known = {"a": drawn("uint8", 4, 30), "b": drawn(dtype, 30, 6), "az": np.uint8(200),
+             "bz": drawn(dtype, 6)}
+    if constant == "a":
+        known |= {"b": drawn(dtype, 2, 30, 6), "bz": np.asarray(-3, dtype)}
+    value = "b" if constant == "a" else "a"
+    constants = {name: known[name] for name in order.split() if name in known and name != value}
+    feeds = {value: known[value]}
     exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
 
 
@@ -186,10 +193,8 @@ def test_quantise_and_dequantise(dtype: str, axis: int | None, tmp_path: Path) -
     constants = {"s": scales(size) * 50 if axis is not None else np.float32(0.5),
                  "z": np.full(size, 11, dtype) if axis is not None else np.asarray(11, dtype)}
     attributes = {} if axis is None else {"axis": axis}
-    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "first", **attributes),
-             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], "second", **attributes)]
-    proto = model(nodes, {"x": (3, 4, 5)}, {"q": None, "y": None}, constants, 21,
-                  {"q": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))})
+    proto = model(pair("x", "s", **attributes), {"x": (3, 4, 5)}, {"x.q": None, "x.d": None},
+                  constants, 21, {"x.q": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))})
     zero = np.float64(11)
     shape = [-1 if index == (axis or 0) % 3 else 1 for index in range(3)]
     scale = np.reshape(constants["s"], shape if axis is not None else ())
@@ -208,16 +213,10 @@ def quantised_layers(dtype: str = "uint8", middle: list[onnx.NodeProto] | None =
                  "w": drawn("int8", 4, 3, 3, 3), "ws": scales(4), "wz": np.zeros(4, np.int8),
                  "b": np.float32([1, -2, 3, -4]),
                  "v": drawn("int8", 4, 4, 1, 1), "vs": np.float32(0.0211)}
-
-    def pair(x: str, scale: str) -> list[onnx.NodeProto]:
-        return [helper.make_node("QuantizeLinear", [x, scale, "z"], [f"{x}.q"]),
-                helper.make_node("DequantizeLinear", [f"{x}.q", scale, "z"], [f"{x}.d"])]
-
-    nodes = [*pair("x", "s"),
-             helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["w.d"], axis=0),
+    nodes = [*pair("x", "s"), dequantised("w", "ws", "wz", axis=0),
              helper.make_node("Conv", ["x.d", "w.d", "b"], ["a"], "first", pads=[1, 1, 1, 1]),
              *pair("a", "s2"), helper.make_node("Identity", ["a.d"], ["c"]), *(middle or []),
-             *pair(last, "s2"), helper.make_node("DequantizeLinear", ["v", "vs"], ["v.d"]),
+             *pair(last, "s2"), dequantised("v", "vs"),
              helper.make_node("Conv", [f"{last}.d", "v.d"], ["e"], "second"), *pair("e", "s2")]
     return model(nodes, {"x": ("N", 3, 8, 8)}, {"e.d": 4}, constants)
 
@@ -225,12 +224,8 @@ def quantised_layers(dtype: str = "uint8", middle: list[onnx.NodeProto] | None =
 @pytest.mark.parametrize("of_rows", [False, True])
 @pytest.mark.parametrize("rows", [2, 4])
 def test_zero_points_of_weights_between_pairs(rows: int, of_rows: bool, tmp_path: Path) -> None:
-    node = helper.make_node
-    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-             node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-             node("DequantizeLinear", ["w", "ws", "wz"], ["w.d"], axis=0),
-             node("Conv", ["d", "w.d"], ["a"], "first"),
-             node("QuantizeLinear", ["a", "s2", "z"], ["y"])]
+    nodes = [*pair("x", "s"), dequantised("w", "ws", "wz", axis=0),
+             make("Conv", ["x.d", "w.d"], "a"), make("QuantizeLinear", ["a", "s2", "z"], "y")]
     constants = {"s": np.float32(0.0517), "z": np.uint8(100), "s2": np.float32(1.131),
                  "w": drawn("uint8", rows, 3, 3, 3),
                  "ws": scales(rows) if of_rows else np.float32(0.0211),
@@ -306,14 +301,6 @@ def test_integers_are_those_of_onnxruntime_with_its_optimisations() -> None:
                  "vs": np.float32(0.0147), "c": wide[:5],
                  "cs": np.float32(0.0119) * np.float32(0.0147), "gs": np.float32(0.31)}
 
-    def dequantised(name: str, scale: str, zero: str = "", **attributes: int) -> onnx.NodeProto:
-        return helper.make_node("DequantizeLinear", [name, scale, *filter(None, [zero])],
-                                [f"{name}.d"], **attributes)
-
-    def pair(x: str, scale: str, zero: str) -> list[onnx.NodeProto]:
-        return [helper.make_node("QuantizeLinear", [x, scale, zero], [f"{x}.q"]),
-                helper.make_node("DequantizeLinear", [f"{x}.q", scale, zero], [f"{x}.d"])]
-
     nodes = [*pair("x", "s", "z"), dequantised("w", "ws", axis=0), dequantised("b", "bs", axis=0),
              helper.make_node("Conv", ["x.d", "w.d", "b.d"], ["a"], pads=[1, 1, 1, 1]),
              *pair("a", "as", "zero"), *pair("t", "s", "z"),
@@ -339,14 +326,9 @@ def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
     constants = {"s": np.float32(0.05), "z": np.uint8(100), "w": drawn("int8", 6, 9),
                  "ws": scales(6), "v": drawn("int8", 6, 5), "vs": scales(5),
                  "b": RNG.normal(0, 1, 6).astype(np.float32), "t": np.float32(0.7)}
-    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-             helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=0),
-             helper.make_node("Gemm", ["d", "wd", "b"], ["g"], transB=1),
-             helper.make_node("QuantizeLinear", ["g", "t", "z"], ["h"]),
-             helper.make_node("DequantizeLinear", ["h", "t", "z"], ["i"]),
-             helper.make_node("DequantizeLinear", ["v", "vs"], ["vd"], axis=1),
-             helper.make_node("MatMul", ["i", "vd"], ["y"])]
+    nodes = [*pair("x", "s"), dequantised("w", "ws", axis=0),
+             make("Gemm", ["x.d", "w.d", "b"], "g", transB=1), *pair("g", "t"),
+             dequantised("v", "vs", axis=1), make("MatMul", ["g.d", "v.d"], "y")]
     proto = model(nodes, {"x": ("N", 9)}, {"y": 2}, constants)
     feeds = {"x": RNG.normal(0, 3, (4, 9)).astype(np.float32)}
     graph = exact(proto, feeds, tmp_path, runtime(proto, feeds))
@@ -360,13 +342,24 @@ def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
 MICROSOFT = "com.microsoft"
 
 
-@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
-def test_arithmetic_of_onnxruntime(op: str, tmp_path: Path) -> None:
-    constants = {"as": np.float32(0.5), "az": np.uint8(3), "bs": np.float32(0.25),
-                 "bz": np.uint8(9), "ys": np.float32(1 if op == "QLinearAdd" else 64),
-                 "yz": np.uint8(5)}
-    feeds = {"a": drawn("uint8", 2, 3, 4, 4), "b": drawn("uint8", 2, 3, 4, 4)}
-    proto = one_node(op, feeds, constants, "a as az b bs bz ys yz", MICROSOFT)
+ARITHMETIC = "a as az b bs bz ys yz"
+
+
+@pytest.mark.parametrize(("op", "order", "scale", "settings"), [
+    ("QLinearAdd", ARITHMETIC, 1, {}), ("QLinearMul", ARITHMETIC, 64, {}),
+    ("QLinearConcat", "ys yz a ys yz b bs bz", 0.5, {"axis": 1}),
+    *((op, "a as az ys yz", 0.0078125, settings) for op, settings in (
+        ("QLinearGlobalAveragePool", {}), ("QLinearSigmoid", {}),
+        ("QLinearLeakyRelu", {"alpha": 0.25}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]})))])
+def test_operators_of_onnxruntime(op: str, order: str, scale: float, settings: dict[str, Any],
+                                  tmp_path: Path) -> None:
+    known = {"as": np.float32(0.03125 if "b" not in order else 0.5), "bs": np.float32(0.25),
+             "az": np.uint8(128 if "b" not in order else 3), "bz": np.uint8(90),
+             "ys": np.float32(scale), "yz": np.uint8(5)}
+    feeds = {name: drawn("uint8", 2, 3, 4, 4) for name in "ab" if name in order.split()}
+    constants = {name: known[name] for name in order.split() if name in known}
+    proto = one_node(op, feeds, constants, order, MICROSOFT, **settings)
     exact(proto, feeds, tmp_path, runtime(proto, feeds))
 
 
@@ -383,25 +376,6 @@ def test_sums_round_as_those_of_onnxruntime(scale: float) -> None:
     for vendors in (True, False):
         plan = gossamer.compile(proto, "host", vendors=vendors)
         np.testing.assert_array_equal(plan(**feeds), expected)
-
-
-@pytest.mark.parametrize(("op", "settings"), [
-    ("QLinearGlobalAveragePool", {}), ("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.25}),
-    ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]})])
-def test_functions_of_onnxruntime(op: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    constants = {"xs": np.float32(0.03125), "xz": np.uint8(128), "ys": np.float32(0.0078125),
-                 "yz": np.uint8(5)}
-    feeds = {"x": drawn("uint8", 2, 3, 4, 4)}
-    proto = one_node(op, feeds, constants, "x xs xz ys yz", MICROSOFT, **settings)
-    exact(proto, feeds, tmp_path, runtime(proto, feeds))
-
-
-def test_concatenation_of_onnxruntime(tmp_path: Path) -> None:
-    constants = {"ys": np.float32(0.5), "yz": np.uint8(7), "as": np.float32(0.5),
-                 "az": np.uint8(7), "bs": np.float32(0.25), "bz": np.uint8(90)}
-    feeds = {"a": drawn("uint8", 2, 3, 4, 4), "b": drawn("uint8", 2, 2, 4, 4)}
-    proto = one_node("QLinearConcat", feeds, constants, "ys yz a as az b bs bz", MICROSOFT, axis=1)
-    exact(proto, feeds, tmp_path, runtime(proto, feeds))
 
 
 @pytest.mark.parametrize("floats", [False, True])

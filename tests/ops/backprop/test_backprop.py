@@ -73,17 +73,6 @@ def test_the_published_step() -> None:
     np.testing.assert_allclose(loss, [[0.5 * ((t[0] - o) ** 2).sum()]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("velocity", [False, True])
-@pytest.mark.parametrize(("activation", "loss"), [
-    ("sigmoid", "squared_error"), ("tanh", "squared_error"), ("relu", "cross_entropy"),
-    ("sigmoid", "cross_entropy"), ("relu", "squared_error")])
-def test_the_host_trains_as_the_reference(activation: str, loss: str, velocity: bool,
-                                          batch: int) -> None:
-    problem = BackpropProblem((9, 5, 3), 6, 10, activation, loss, batch, velocity, networks=2)
-    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
-
-
 ADAM_AND_WEIGHTS = [
     {"adam": True}, {"adam": True, "batch": 4, "loss": "cross_entropy", "activation": "relu"},
     {"adam": True, "batch": 4, "weighted": True, "output": "linear"},

@@ -1,8 +1,6 @@
-"""Tests that algorithms name the kernels that they compile, and launch none for empty batches."""
+"""Tests that algorithms name the kernels that they compile."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +10,6 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.sparse_weights import sparse, with_density
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
-from tests.ops.harness import random_weights
 from tests.ops.recording import RecordingDevice
 
 PROBLEMS = [with_density(problem, 0.3) for problem in (
@@ -46,20 +43,3 @@ def test_named_kernels_are_compiled(algorithm: Algorithm, monkeypatch: pytest.Mo
             assert device.sources >= sources
             named += len(sources)
     assert named
-
-
-EMPTY = [replace(problem, batch=0) for problem in (
-    *PROBLEMS, Conv2dProblem(1, 64, 9, 7, 64, (3, 3), pads=(1, 1, 1, 1)),
-    Conv2dProblem(1, 3, 11, 9, 32, (3, 3), (2, 2)))]
-
-
-@pytest.mark.parametrize("algorithm", [algorithm for algorithm in OP.algorithms if any(
-    algorithm.supports(problem, RecordingDevice()) is None for problem in EMPTY)],
-    ids=lambda algorithm: algorithm.name)
-def test_an_empty_batch_launches_nothing(algorithm: Algorithm) -> None:
-    device = RecordingDevice()
-    for problem in EMPTY:
-        if algorithm.supports(problem, device) is None:
-            weights = Weights(random_weights(problem), device)
-            for variant in algorithm.variants(problem, device):
-                assert not algorithm.prepare(weights, problem, variant, device).launches

@@ -121,3 +121,10 @@ def excited(problem: FusionProblem, squeezed: int, *, inner: Epilogue = BIAS_REL
         (*first, depthwise, mean, squeeze, excite, scaled, project),
         (*problem.sources[:-1], ((number, 0),), ((number + 1, 0),), ((number + 2, 0),),
          tuple(reads), ((number + 4, 0), *problem.sources[-1][1:])), ((number + 5, 0),))
+
+
+def changed(problem: FusionProblem, part: int, **changes: object) -> FusionProblem:
+    """Return a fusion with a part that differs."""
+    parts = list(problem.parts)
+    parts[part] = replace(parts[part], **changes)
+    return replace(problem, parts=tuple(parts))

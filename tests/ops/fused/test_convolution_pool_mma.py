@@ -24,10 +24,9 @@ from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
-from tests.cubins import check_builds
-from tests.ops.fused.blocks import BIAS, BIAS_RELU, BIAS_RESIDUAL, BIAS_SILU, given_as
+from tests.ops.fused.blocks import BIAS, BIAS_RELU, BIAS_RESIDUAL, BIAS_SILU, changed, given_as
 from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = ConvolutionPoolMma()
 
@@ -153,14 +152,7 @@ def test_unusual_numbers_on_cuda(cuda: Device, wgmma: int) -> None:
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    for problem in ALL.values():
-        weights = Weights(random_weights(problem), device)
-        for variant in with_both_instructions(problem, device):
-            ALGORITHM.prepare(weights, problem, variant, device)
-    assert len(device.sources) >= 2 * len(ALL)
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, ALL.values(), taken=with_both_instructions, least=2 * len(ALL))
 
 
 @pytest.mark.parametrize(("problem", "bias", "folded"), [
@@ -179,22 +171,12 @@ def test_tensor_cores_add_what_float16_holds(problem: FusionProblem, bias: float
     assert dict(source.defines)["FOLDED"] == str(int(folded))
 
 
-def test_fewer_images_are_expected_to_take_less_time() -> None:
-    device, expected = RecordingDevice(), []
-    for batch in (1, 8, 64):
-        problem = pooled(replace(RESNET, batch=batch, height=224, width=224))
-        variant = next(iter(ALGORITHM.variants(problem, device)))
-        expected.append(ALGORITHM.expected_us(problem, variant, device))
-    assert expected == sorted(expected) and expected[0] < expected[-1]
-
-
-def test_few_tiles_are_offered_and_mma_only_without_wgmma() -> None:
-    device = RecordingDevice()
+def test_few_tiles_are_offered_and_mma_only_without_wgmma(recorder: RecordingDevice) -> None:
     for wgmma in (True, False):
-        device.limits = replace(device.limits, wgmma=wgmma)
+        recorder.limits = replace(recorder.limits, wgmma=wgmma)
         for problem in ALL.values():
-            variants = list(ALGORITHM.variants(problem, device))
-            expected = [ALGORITHM.expected_us(problem, each, device) for each in variants]
+            variants = list(ALGORITHM.variants(problem, recorder))
+            expected = [ALGORITHM.expected_us(problem, each, recorder) for each in variants]
             assert 0 < len(variants) <= 5 and expected == sorted(expected)
             many = problem.parts[-2].out_channels % 16 == 0
             assert {each["wgmma"] for each in variants} == {int(wgmma and many)}
@@ -207,12 +189,6 @@ def test_images_are_read_as_they_are_given(name: str) -> None:
     for variant in ALGORITHM.variants(problem, RecordingDevice()):
         assert variant.inputs == problem.inputs
         assert variant.outputs == (y.with_format(layout="NHWC", dtype="float16"),)
-
-
-def _changed(problem: FusionProblem, part: int, **changes: object) -> FusionProblem:
-    parts = list(problem.parts)
-    parts[part] = replace(parts[part], **changes)
-    return replace(problem, parts=tuple(parts))
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
@@ -237,21 +213,10 @@ def test_what_it_does_not_compute_gives_a_reason(problem: FusionProblem, reason:
 
 
 def test_other_layers_are_not_recognised() -> None:
-    average = _changed(PROBLEMS["yolo"], 1, kind="average")
+    average = changed(PROBLEMS["yolo"], 1, kind="average")
     wide = pooled(replace(SMALL, channels=8))
     _, convolution, pool = GIVEN["bytes"].parts
     total = ElementwiseProblem((convolution.inputs[0],) * 2, apply("add"))
     images = FusionProblem((total, convolution, pool),
                            ((ENTRY, entry(1)), *GIVEN["bytes"].sources[1:]), GIVEN["bytes"].exits)
     assert not any(map(ALGORITHM.recognises, (average, wide, images)))
-
-
-def test_no_images_launch_nothing() -> None:
-    problem, device = pooled(replace(RESNET, batch=0)), RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    variants = list(ALGORITHM.variants(problem, device))
-    assert variants
-    for variant in variants:
-        assert not ALGORITHM.prepare(weights, problem, variant, device).launches
-
-

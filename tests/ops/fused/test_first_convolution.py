@@ -15,13 +15,11 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
-from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
-from tests.cubins import check_builds
 from tests.ops.conv2d.tensor_core.test_few_channels import GREY, LARGE_FILTER, ODD, STEM
 from tests.ops.fused.blocks import given_as
 from tests.ops.harness import check_variants, random_weights
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = FirstConvolutionMma()
 
@@ -62,13 +60,7 @@ def test_it_computes_the_convolution_on_cuda(cuda: Device, name: str) -> None:
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    for problem in PROBLEMS.values():
-        weights = Weights(random_weights(problem), device)
-        for variant in ALGORITHM.variants(problem, device):
-            ALGORITHM.prepare(weights, problem, variant, device)
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, PROBLEMS.values())
 
 
 def test_an_image_that_others_read_gives_a_reason() -> None:

@@ -3,7 +3,7 @@ tests/emulation/test_fusions.py runs the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,6 @@ from gossamer.ops.fused.inverted_residual.tiling import BlockTile
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
-from tests.cubins import build_info, check_builds
 from tests.ops.fused.blocks import (
     BIAS_HARD_SWISH,
     BIAS_RELU,
@@ -36,7 +35,7 @@ from tests.ops.fused.blocks import (
     stem,
 )
 from tests.ops.harness import check_variants, random_weights, run_variant
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 from tests.ops.test_channel_parts import as_part
 
 RESIDUAL = block(2, 24, 40, 24, (9, 10))
@@ -170,18 +169,13 @@ def test_a_nan_stays_a_nan(cuda: Device) -> None:
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
     for problem in (RESIDUAL, SEPARABLE, STEM, STEM_OF_BYTES,
                     block(64, 96, 576, 160, (14, 14), stride=(2, 2)), EXCITED_SEPARABLE,
                     excited(block(64, 80, 480, 112, (14, 14), kernel=(5, 5),
                                   activation=BIAS_SILU), 20)):
-        weights = Weights(random_weights(problem), device)
-        variants = list(algorithm_of(problem).variants(problem, device))
-        for variant in (*variants[:3], variants[-1]):
-            algorithm_of(problem).prepare(weights, problem, variant, device)
-    assert len(device.sources) >= 8
-    check_builds(device.sources)
+        variants = list(algorithm_of(problem).variants(problem, RecordingDevice()))
+        check_kernels_build(algorithm_of(problem), [problem],
+                            taken=lambda *_, variants=variants: [*variants[:3], variants[-1]])
 
 
 @pytest.mark.slow
@@ -189,27 +183,12 @@ def test_it_builds_without_spills() -> None:
     block(64, 160, 960, 160, (7, 7)), block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
     block(1, 48, 288, 96, (14, 14), kernel=(5, 5), activation=BIAS_SILU)])
 def test_what_is_offered_for_warpgroups_builds_without_spills(problem: FusionProblem) -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    offered = [variant for variant in InvertedResidualMma().variants(problem, device)
-               if variant["wgmma"] and variant.precision == "fp16"]
-    assert offered
-    for variant in (*offered[:2], *(variant for variant in offered if variant["warps"] == 16)):
-        InvertedResidualMma().prepare(weights, problem, variant, device)
-    for source in device.sources:
-        assert source.architectures == ("sm_90a",)
-        assert build_info(source, "sm_90a").spill_bytes == 0, f"{source} spills"
+    def taken(problem: FusionProblem, device: Device) -> list[Variant]:
+        offered = [variant for variant in InvertedResidualMma().variants(problem, device)
+                   if variant["wgmma"] and variant.precision == "fp16"]
+        return [*offered[:2], *(variant for variant in offered if variant["warps"] == 16)]
 
-
-def test_channels_that_are_no_multiple_of_8_give_a_reason() -> None:
-    reason = InvertedResidualMma().supports(block(1, 12, 32, 8, (6, 6)), RecordingDevice())
-    assert reason == "needs multiples of 8 channels, not 12 to 8"
-
-
-def test_channels_that_do_not_fit_give_a_reason() -> None:
-    reason = InvertedResidualMma().supports(block(1, 4096, 4096, 4096, (6, 6)), RecordingDevice())
-    assert "do not fit the shared memory" in (reason or "")
+    check_kernels_build(InvertedResidualMma(), [problem], taken=taken)
 
 
 def test_channels_that_fit_in_clusters_alone_are_shared_by_them() -> None:
@@ -228,18 +207,27 @@ def test_channels_that_fit_in_float16_alone_are_computed_in_it() -> None:
     assert not list(InvertedResidualMma().variants_in(problem, device, ("fp32",)))
 
 
-def test_an_empty_batch_needs_no_launch() -> None:
-    problem, device = block(0, 16, 32, 16, (6, 6)), RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    for variant in InvertedResidualMma().variants(problem, device):
-        assert not InvertedResidualMma().prepare(weights, problem, variant, device).launches
-
-
-def test_every_config_serves_every_batch() -> None:
+@pytest.mark.parametrize("of_batch", [
+    lambda batch: block(batch, 64, 384, 64, (14, 14)),
+    lambda batch: excited(block(batch, 80, 480, 80, (14, 14)), 20)], ids=["plain", "excited"])
+def test_every_config_serves_every_batch(of_batch: Callable[[int], FusionProblem]) -> None:
     """A plan for another batch size takes the config of the nearest one."""
-    configs = [{(variant.config, variant.precision) for variant in InvertedResidualMma().variants(
-        block(batch, 64, 384, 64, (14, 14)), RecordingDevice())} for batch in (1, 3, 64, 200)]
-    assert all(of_batch == configs[0] for of_batch in configs)
+    algorithm = algorithm_of(of_batch(1))
+    configs = [{(variant.config, variant.precision)
+                for variant in algorithm.variants(of_batch(batch), RecordingDevice())}
+               for batch in (1, 3, 64, 200)]
+    assert configs[0] and all(of_size == configs[0] for of_size in configs)
+
+
+@pytest.mark.parametrize(("problem", "reason"), [
+    (block(1, 12, 32, 8, (6, 6)), "needs multiples of 8 channels, not 12 to 8"),
+    (excited(block(1, 12, 32, 8, (6, 6)), 4), "needs multiples of 8 channels, not 12 to 8"),
+    (block(1, 4096, 4096, 4096, (6, 6)), "do not fit the shared memory"),
+    (excited(block(1, 16, 96, 24, (112, 112)), 4), "of a whole image of 112x112 do not fit"),
+    (excited(block(1, 8, 32, 8, (9, 9), dilation=(2, 2), pads=(2, 2, 2, 2)), 4),
+     "dilation (2, 2)")])
+def test_blocks_that_do_not_fit_give_a_reason(problem: FusionProblem, reason: str) -> None:
+    assert reason in str(algorithm_of(problem).supports(problem, RecordingDevice()))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -274,21 +262,3 @@ def test_blocks_that_compute_something_else_give_a_reason(
         reason: str) -> None:
     other = FusionProblem(parts, ((ENTRY, *first), ((0, 0),), ((1, 0), *last)), RESIDUAL.exits)
     assert reason in str(InvertedResidualMma().supports(other, RecordingDevice()))
-
-
-def test_images_that_do_not_fit_a_cluster_give_a_reason() -> None:
-    algorithm, device = SqueezeExciteMma(), RecordingDevice()
-    large = excited(block(1, 16, 96, 24, (112, 112)), 4)
-    assert algorithm.recognises(large)
-    assert "of a whole image of 112x112 do not fit" in (algorithm.supports(large, device) or "")
-    odd = excited(block(1, 12, 32, 8, (6, 6)), 4)
-    assert algorithm.supports(odd, device) == "needs multiples of 8 channels, not 12 to 8"
-    dilated = excited(block(1, 8, 32, 8, (9, 9), dilation=(2, 2), pads=(2, 2, 2, 2)), 4)
-    assert "dilation (2, 2)" in (algorithm.supports(dilated, device) or "")
-
-
-def test_every_config_of_whole_images_serves_every_batch() -> None:
-    configs = [{(variant.config, variant.precision) for variant in SqueezeExciteMma().variants(
-        excited(block(batch, 80, 480, 80, (14, 14)), 20), RecordingDevice())}
-        for batch in (1, 64, 200)]
-    assert configs[0] and all(of_batch == configs[0] for of_batch in configs)

@@ -14,11 +14,9 @@ from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.weights import Weights
-from tests.cubins import check_builds
 from tests.ops.fused.blocks import BIAS_RELU6, BIAS_RESIDUAL, BIAS_SILU, QUOTIENT
-from tests.ops.harness import check_variants, random_weights
-from tests.ops.recording import RecordingDevice
+from tests.ops.harness import check_variants
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = PointwiseMean()
 
@@ -60,27 +58,19 @@ def test_it_computes_the_means_on_cuda(cuda: Device, name: str) -> None:
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    problem = head(1, 320, 1280, (7, 7))
-    weights = Weights(random_weights(problem), device)
-    for variant in ALGORITHM.variants(problem, device):
-        ALGORITHM.prepare(weights, problem, variant, device)
-    assert len(device.sources) >= 8
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, [head(1, 320, 1280, (7, 7))])
 
 
-def test_other_layers_give_a_reason() -> None:
-    device = RecordingDevice()
-    assert "stride (2, 2)" in (ALGORITHM.supports(head(1, 8, 8, (4, 4), stride=(2, 2)), device)
+def test_other_layers_give_a_reason(recorder: RecordingDevice) -> None:
+    assert "stride (2, 2)" in (ALGORITHM.supports(head(1, 8, 8, (4, 4), stride=(2, 2)), recorder)
                                or "")
-    assert ALGORITHM.supports(head(1, 12, 8, (4, 4)), device) == (
+    assert ALGORITHM.supports(head(1, 12, 8, (4, 4)), recorder) == (
         "needs a multiple of 8 channels, not 12")
     assert "reads a tensor" in (ALGORITHM.supports(
-        head(1, 8, 8, (4, 4), epilogue=BIAS_RESIDUAL), device) or "")
+        head(1, 8, 8, (4, 4), epilogue=BIAS_RESIDUAL), recorder) or "")
     read = FusionProblem(USUAL.parts, USUAL.sources, ((0, 0), (1, 0)))
-    assert "read elsewhere" in (ALGORITHM.supports(read, device) or "")
-    assert "shared memory" in (ALGORITHM.supports(head(1, 16384, 8, (4, 4)), device) or "")
+    assert "read elsewhere" in (ALGORITHM.supports(read, recorder) or "")
+    assert "shared memory" in (ALGORITHM.supports(head(1, 16384, 8, (4, 4)), recorder) or "")
 
 
 def test_channels_that_fit_in_float16_alone_are_computed_in_it() -> None:
@@ -97,10 +87,3 @@ def test_other_means_are_no_such_fusions() -> None:
                  PoolProblem(convolution.outputs[0], "average", (7, 7), pads=(1, 1, 1, 1))):
         assert not ALGORITHM.recognises(
             FusionProblem((convolution, mean), USUAL.sources, ((1, 0),)))
-
-
-def test_an_empty_batch_needs_no_launch() -> None:
-    problem, device = head(0, 16, 32, (6, 6)), RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    for variant in ALGORITHM.variants(problem, device):
-        assert not ALGORITHM.prepare(weights, problem, variant, device).launches

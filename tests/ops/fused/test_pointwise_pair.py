@@ -14,17 +14,16 @@ from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.pointwise_pair import BOTH, LAST, PairTile, PointwisePairMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
-from gossamer.ops.weights import Weights
-from tests.cubins import check_builds
 from tests.ops.fused.blocks import (
     BIAS,
     BIAS_RELU,
     BIAS_RESIDUAL,
     BIAS_RESIDUAL_RELU,
     BIAS_SILU,
+    changed,
 )
 from tests.ops.harness import check_variants, random_weights
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = PointwisePairMma()
 
@@ -91,40 +90,17 @@ def test_work_groups_that_take_several_tiles_on_cuda(
 
 
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    for problem in PROBLEMS.values():
-        weights = Weights(random_weights(problem), device)
-        for variant in ALGORITHM.variants(problem, device):
-            ALGORITHM.prepare(weights, problem, variant, device)
-    assert len(device.sources) >= len(PROBLEMS)
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, PROBLEMS.values())
 
 
-def test_more_images_are_expected_to_take_more_time() -> None:
-    device = RecordingDevice()
-    expected = []
-    for batch in (1, 8, 64):
-        problem = pair(batch, 128, 512, 128, (28, 28))
-        variant = next(iter(ALGORITHM.variants(problem, device)))
-        expected.append(ALGORITHM.expected_us(problem, variant, device))
-    assert expected == sorted(expected) and expected[0] < expected[-1]
-
-
-def test_tiles_fit_the_shared_memory_and_weights_are_kept_where_they_fit() -> None:
-    device = RecordingDevice()
+def test_tiles_fit_the_shared_memory_and_weights_are_kept_where_they_fit(
+        recorder: RecordingDevice) -> None:
     kept = {}
     for name, problem in PROBLEMS.items():
-        variants = list(ALGORITHM.variants(problem, device))
+        variants = list(ALGORITHM.variants(problem, recorder))
         assert 0 < len(variants) <= 3
         kept[name] = variants[0]["weight_slots"] == 0
     assert kept["resnet"] and not kept["group 2"] and not kept["group 3"]
-
-
-def _changed(problem: FusionProblem, part: int, **changes: object) -> FusionProblem:
-    parts = list(problem.parts)
-    parts[part] = replace(parts[part], **changes)
-    return replace(problem, parts=tuple(parts))
 
 
 RESNET = PROBLEMS["resnet"]
@@ -133,7 +109,7 @@ TWO_TENSORS = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
 
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(RESNET, exits=((0, 0),)), "the second layer's result is not read"),
-    (_changed(RESNET, 1, stride=(2, 1)),
+    (changed(RESNET, 1, stride=(2, 1)),
      "the second convolution has stride (2, 1) and pads (0, 0, 0, 0); supports neither"),
     (pair(1, 64, 192, 64, (5, 5), first=TWO_TENSORS),
      "supports at most one added tensor in the first layer and none in the second"),
@@ -147,22 +123,12 @@ def test_what_it_does_not_compute_gives_a_reason(problem: FusionProblem, reason:
     assert ALGORITHM.supports(problem, RecordingDevice()) == reason
 
 
-def test_it_needs_tensor_cores_that_read_shared_memory() -> None:
-    device = RecordingDevice()
-    device.limits = replace(device.limits, wgmma=False)
-    assert "sm_90a" in (ALGORITHM.supports(RESNET, device) or "")
+def test_it_needs_tensor_cores_that_read_shared_memory(recorder: RecordingDevice) -> None:
+    recorder.limits = replace(recorder.limits, wgmma=False)
+    assert "sm_90a" in (ALGORITHM.supports(RESNET, recorder) or "")
 
 
 def test_other_layers_are_not_recognised() -> None:
-    windows = _changed(RESNET, 1, kernel=(3, 3), pads=(1, 1, 1, 1))
+    windows = changed(RESNET, 1, kernel=(3, 3), pads=(1, 1, 1, 1))
     narrow = pair(1, 64, 64, 64, (5, 5))
     assert not any(map(ALGORITHM.recognises, (windows, narrow)))
-
-
-def test_no_images_launch_nothing() -> None:
-    problem, device = pair(0, 64, 256, 64, (5, 5)), RecordingDevice()
-    weights = Weights(random_weights(problem), device)
-    variants = list(ALGORITHM.variants(problem, device))
-    assert variants
-    for variant in variants:
-        assert not ALGORITHM.prepare(weights, problem, variant, device).launches

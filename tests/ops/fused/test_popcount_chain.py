@@ -19,7 +19,6 @@ from gossamer.ops.fused.problem import FusionProblem, entry, reference
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import default_spec
-from tests.cubins import check_builds
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,
@@ -28,7 +27,7 @@ from tests.ops.conv2d.binary.signs import (
     SCALED,
 )
 from tests.ops.harness import run_variant
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 SIGN = apply("sign")
 LINEAR = Epilogue(apply("mul").then(apply("add")), ("channel", "channel"))
@@ -107,14 +106,9 @@ def test_the_network_of_digits(cuda: Device, signs: Expression | None) -> None:
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    for problem in (chain(*LFC, signs=SIGN), chain([70] * 3, [BAND_SIGN, BATCH_NORM_BITS])):
-        weights = Weights(arrays_of(problem, np.random.default_rng(0)), device)
-        for variant in PopcountChain().variants(problem, device):
-            PopcountChain().prepare(weights, problem, variant, device)
-    assert len(device.sources) == 14
-    check_builds(device.sources)
+    check_kernels_build(
+        PopcountChain(), (chain(*LFC, signs=SIGN), chain([70] * 3, [BAND_SIGN, BATCH_NORM_BITS])),
+        arrays=lambda problem: arrays_of(problem, np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

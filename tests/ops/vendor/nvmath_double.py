@@ -114,7 +114,24 @@ class CusparseError(Exception):
         self.status = 3
 
 
-class CublasLt:
+class Described:
+    """Objects of a library, by their handles."""
+
+    def __init__(self, device: AddressedDevice) -> None:
+        self.device = device
+        self._described: dict[int, dict[Any, Any]] = {}
+        self._handles = itertools.count(1)
+
+    def _new(self, **values: Any) -> int:
+        handle = next(self._handles)
+        self._described[handle] = values
+        return handle
+
+    def _destroy(self, handle: int) -> None:
+        del self._described[handle]
+
+
+class CublasLt(Described):
     """A replacement of cuBLASLt. It offers two algorithms for each product, which take 0 and 1000
     bytes of workspace, and none for a product with a bias where `refuses_bias` is set."""
 
@@ -134,16 +151,9 @@ class CublasLt:
         ("waves_count", "<f4"), ("reserved", "<i4", (4,))])
 
     def __init__(self, device: AddressedDevice) -> None:
-        self.device = device
+        super().__init__(device)
         self.refuses_bias = False
         self.products: list[dict[str, int]] = []
-        self._described: dict[int, dict[Any, Any]] = {}
-        self._handles = itertools.count(1)
-
-    def _new(self, **values: Any) -> int:
-        handle = next(self._handles)
-        self._described[handle] = values
-        return handle
 
     def create(self) -> int:
         return self._new()
@@ -161,10 +171,7 @@ class CublasLt:
     def matmul_preference_create(self) -> int:
         return self._new()
 
-    def _destroy(self, handle: int) -> None:
-        del self._described[handle]
-
-    matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
+    matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = Described._destroy
 
     def get_matmul_desc_attribute_dtype(self, attribute: int) -> type:
         names = self.MatmulDescAttribute
@@ -258,7 +265,7 @@ class CublasLt:
                                 layout["leading"]).copy()
 
 
-class Cusparse:
+class Cusparse(Described):
     Order = enum.IntEnum("Order", {"COL": 1, "ROW": 2})
     IndexType = enum.IntEnum("IndexType", {"INDEX_32I": 2})
     IndexBase = enum.IntEnum("IndexBase", {"ZERO": 0})
@@ -267,9 +274,7 @@ class Cusparse:
     BUFFER_BYTES = 96
 
     def __init__(self, device: AddressedDevice) -> None:
-        self.device = device
-        self._described: dict[int, dict[str, Any]] = {}
-        self._handles = itertools.count(1)
+        super().__init__(device)
         self._stream = 0
         self._prepared: dict[int, tuple[int, int]] = {}
 
@@ -287,25 +292,18 @@ class Cusparse:
                    values: int, offset_type: int, place_type: int, base: int,
                    dtype: int) -> int:
         assert count > 0 and (offset_type, place_type, base) == (2, 2, 0)
-        handle = next(self._handles)
-        self._described[handle] = dict(rows=rows, columns=columns, count=count, offsets=offsets,
-                                       places=places, values=values, dtype=_TYPES[dtype], batch=1)
-        return handle
+        return self._new(rows=rows, columns=columns, count=count, offsets=offsets, places=places,
+                         values=values, dtype=_TYPES[dtype], batch=1)
 
     def create_dn_mat(self, rows: int, columns: int, leading: int, values: int, dtype: int,
                       order: int) -> int:
         assert values
         if leading < (rows if order == self.Order.COL else columns):
             raise CusparseError
-        handle = next(self._handles)
-        self._described[handle] = dict(rows=rows, columns=columns, leading=leading, values=values,
-                                       dtype=_TYPES[dtype], order=order, batch=1, stride=0)
-        return handle
+        return self._new(rows=rows, columns=columns, leading=leading, values=values,
+                         dtype=_TYPES[dtype], order=order, batch=1, stride=0)
 
-    def _destroy(self, handle: int) -> None:
-        del self._described[handle]
-
-    destroy_sp_mat = destroy_dn_mat = _destroy
+    destroy_sp_mat = destroy_dn_mat = Described._destroy
 
     def csr_set_strided_batch(self, handle: int, count: int, offsets: int, values: int) -> None:
         assert (offsets, values) == (0, 0)

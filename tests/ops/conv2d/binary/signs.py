@@ -31,6 +31,11 @@ BAND_SIGN = Epilogue(Expression(1, (
     ExpressionStep("abs", (0,)), ExpressionStep("constant", (), (3.0,)),
     ExpressionStep("sub", (1, 2)), ExpressionStep("sign", (3,)))))
 """An epilogue that falls and rises again, so that no thresholds replace it."""
+ABOVE = Expression(2, (
+    ExpressionStep("greater_equal", (0, 1)), ExpressionStep("constant", (), (2.0,)),
+    ExpressionStep("mul", (2, 3)), ExpressionStep("constant", (), (1.0,)),
+    ExpressionStep("sub", (4, 5))))
+"""1 where a value reaches a threshold, else -1."""
 EPILOGUES = (Epilogue(), BATCH_NORM_SIGN, BATCH_NORM_BITS, RESIDUAL, RESIDUAL_BITS, BAND_SIGN)
 
 _pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))

@@ -14,11 +14,10 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.weights import Weights
-from tests.cubins import check_builds
 from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
 from tests.ops.harness import check_variants, quick, random_inputs, random_weights, run_variant
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = DepthwiseTiled()
@@ -69,13 +68,7 @@ def test_depthwise_tiles(cuda: Device, name: str) -> None:
 @pytest.mark.parametrize("problem", [*PROBLEMS.values(), *LAYERS.values()],
                          ids=[*PROBLEMS, *LAYERS])
 def test_depthwise_tiles_do_not_spill(problem: Conv2dProblem) -> None:
-    pytest.importorskip("cuda.core")
-    pytest.importorskip("gossamer.device.cuda.nvrtc")
-    device = RecordingDevice()
-    weights = Weights(random_weights(problem), device, "the test")
-    for variant in ALGORITHM.variants(problem, device):
-        ALGORITHM.prepare(weights, problem, variant, device)
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, [problem])
 
 
 @pytest.mark.parametrize("changes, expected", [

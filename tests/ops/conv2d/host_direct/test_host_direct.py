@@ -22,7 +22,8 @@ from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, HostIndirectD
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.arm import ARM, run_on_arm
-from tests.ops.conv2d.sparse.test_direct_sparse import of, problems, sparse_weights
+from tests.ops.conv2d.sparse.sparse_weights import sparse
+from tests.ops.conv2d.sparse.test_direct_sparse import of, problems
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants
 
@@ -87,7 +88,7 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare(problem: Conv2dProblem, density: float) -> None:
-    weights = sparse_weights(problem, density)
+    weights = sparse(problem, density)
     problem = of(weights, problem)
     for algorithm in (HostDirect(), HostDirectDense(), HostDirectDepthwise(), HostIndirect(),
                       HostIndirectDepthwise()):
@@ -106,7 +107,7 @@ def compare(problem: Conv2dProblem, density: float) -> None:
 @pytest.mark.parametrize("kernel", [(1, 1), (1, 3)])
 def test_planes_larger_than_any_memory_are_refused(kernel: tuple[int, int]) -> None:
     problem = Conv2dProblem(1, 2, 1, 10**13, 2, kernel)
-    problem = of(sparse_weights(replace(problem, width=8), 0.4), problem)
+    problem = of(sparse(replace(problem, width=8), 0.4), problem)
     assert "pixels" in (HostDirect().supports(problem, HOST) or "")
 
 
@@ -155,7 +156,7 @@ def test_code_for_arm_uses_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_direct, "function", emitted)
     monkeypatch.setattr(native, "processor", lambda: ARM)
     problem = Conv2dProblem(1, 8, 9, 9, 8, (3, 3), pads=(1, 1, 1, 1))
-    weights = sparse_weights(problem, 0.4)
+    weights = sparse(problem, 0.4)
     problem = of(weights, problem)
     algorithm = HostDirect()
     algorithm.prepare(Weights(weights, HOST), problem,

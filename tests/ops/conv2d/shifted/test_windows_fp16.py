@@ -141,12 +141,3 @@ def test_units_end_with_the_last_output() -> None:
 ])
 def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:
     assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")
-
-
-def test_more_work_is_expected_to_take_longer() -> None:
-    device = RecordingDevice()
-    for variant in ALGORITHM.variants(SAME, device):
-        small, large = (ALGORITHM.expected_us(replace(SAME, batch=batch, height=56, width=56),
-                                              variant, device) for batch in (1, 64))
-        assert 1 < small < large
-

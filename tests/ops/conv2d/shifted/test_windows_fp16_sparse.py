@@ -146,14 +146,13 @@ def test_dense_weights_give_a_reason() -> None:
     assert ALGORITHM.supports(few, device) is None
 
 
-def test_more_work_is_expected_to_take_longer() -> None:
-    device = RecordingDevice()
+def test_more_work_is_expected_to_take_longer(recorder: RecordingDevice) -> None:
     problem = replace(PROBLEMS["same"], height=56, width=56)
     many = replace(problem, batch=64, weights_info=WeightsInfo(0.1, "a pattern", dense_groups=1e-3))
-    for variant in ALGORITHM.variants(problem, device):
-        small, large = (ALGORITHM.expected_us(replace(problem, batch=batch), variant, device)
+    for variant in ALGORITHM.variants(problem, recorder):
+        small, large = (ALGORITHM.expected_us(replace(problem, batch=batch), variant, recorder)
                         for batch in (1, 64))
-        assert 1 < small < large < ALGORITHM.expected_us(many, variant, device)
+        assert 1 < small < large < ALGORITHM.expected_us(many, variant, recorder)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -162,37 +161,35 @@ def test_patterns_on_cuda(cuda: Device, pattern: str) -> None:
     check(problem, cuda, list(ALGORITHM.variants(problem, cuda)), pattern)
 
 
-def test_it_needs_tensor_cores_that_read_shared_memory() -> None:
-    device = RecordingDevice()
-    device.limits = replace(device.limits, wgmma=False)
+def test_it_needs_tensor_cores_that_read_shared_memory(recorder: RecordingDevice) -> None:
+    recorder.limits = replace(recorder.limits, wgmma=False)
     for algorithm in BOTH:
-        assert "sm_90a" in (algorithm.supports(PROBLEMS["same"], device) or "")
+        assert "sm_90a" in (algorithm.supports(PROBLEMS["same"], recorder) or "")
 
 
 @pytest.mark.parametrize("algorithm", BOTH, ids=NAMES)
-def test_it_builds_without_spills(algorithm: Algorithm) -> None:
+def test_it_builds_without_spills(recorder: RecordingDevice, algorithm: Algorithm) -> None:
     pytest.importorskip("cuda.core")
     pytest.importorskip("gossamer.device.cuda.nvrtc")
-    device = RecordingDevice()
     problems = [PROBLEMS[name] for name in ("same", "deep", "row", "strides")]
     if algorithm is ALGORITHM:
         problems = [replace(PROBLEMS[name], batch=batch, height=28, width=28)
                     for name in ("same", "deep", "strides") for batch in (1, 64)]
     check_builds({source for problem in problems
-                  for variant in algorithm.variants(problem, device)
-                  for source in algorithm.kernel_sources(problem, variant, device)})
+                  for variant in algorithm.variants(problem, recorder)
+                  for source in algorithm.kernel_sources(problem, variant, recorder)})
 
 
 @pytest.mark.parametrize("algorithm", BOTH, ids=NAMES)
-def test_tiles_take_what_a_multiprocessor_has(algorithm: Algorithm) -> None:
-    device = RecordingDevice()
+def test_tiles_take_what_a_multiprocessor_has(recorder: RecordingDevice,
+                                              algorithm: Algorithm) -> None:
     for problem in PROBLEMS.values():
-        for variant in algorithm.variants(problem, device):
+        for variant in algorithm.variants(problem, recorder):
             tile = sizes_of(algorithm.tile, variant)
             copy, multiply = registers(tile.warpgroups)
             assert 128 * (copy + multiply * tile.warpgroups) <= 65536
             assert copy % 8 == multiply % 8 == 0
-            assert tile.shared_bytes(problem) <= device.limits.shared_bytes_opt_in
+            assert tile.shared_bytes(problem) <= recorder.limits.shared_bytes_opt_in
 
 
 @pytest.mark.parametrize("algorithm", BOTH, ids=NAMES)

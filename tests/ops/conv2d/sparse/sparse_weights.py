@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -27,52 +28,34 @@ EPILOGUES = (Epilogue(), BIAS_RESIDUAL_CLIP, SCALE_PRELU,
              Epilogue(apply("sub").then(apply("relu")), ("tensor",)))
 
 
-def _only_first_row(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight[1:] = 0
+def _number(shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the number of each weight in the order of memory."""
+    return np.arange(np.prod(shape)).reshape(shape)
 
 
-def _only_one(weight: np.ndarray, rng: np.random.Generator) -> None:
-    place = int(rng.integers(weight.size))
-    weight.reshape(-1)[:place] = weight.reshape(-1)[place + 1:] = 0
+def _few(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    return rng.random(shape) < 10 ** rng.uniform(-4, 0)
 
 
-def _one_channel_read(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight[:, 1:] = 0
+def _scaled(factors: Callable[..., np.ndarray], weight: np.ndarray,
+            rng: np.random.Generator) -> None:
+    weight *= factors(weight.shape, rng)
 
 
-def _any_density(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight *= rng.random(weight.shape) < 10 ** rng.uniform(-4, 0)
-
-
-def _two_of_four(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight.reshape(-1)[np.arange(weight.size) % 4 < 2] = 0
-
-
-def _two_of_four_channels(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight[:, np.arange(weight.shape[1]) % 4 < 2] = 0
-
-
-def _negative_zeros(weight: np.ndarray, rng: np.random.Generator) -> None:
-    weight[rng.random(weight.shape) < 0.8] = -0.0
-
-
-def _denormal(weight: np.ndarray, rng: np.random.Generator) -> None:
-    _any_density(weight, rng)
-    weight.reshape(-1)[::3] *= np.float32(1e-41)
-
-
-def _huge(weight: np.ndarray, rng: np.random.Generator) -> None:
-    _any_density(weight, rng)
-    weight *= np.float32(1e30)
-
-
-AWKWARD: dict[str, Callable[[np.ndarray, np.random.Generator], None]] = {
-    "one row full": _only_first_row, "one weight": _only_one,
-    "one input channel": _one_channel_read, "any density": _any_density,
-    "2:4": _two_of_four, "2:4 of input channels": _two_of_four_channels,
-    "negative zeros": _negative_zeros}
+AWKWARD = {name: partial(_scaled, factors) for name, factors in {
+    "one row full": lambda shape, rng: np.indices(shape)[0] == 0,
+    "one weight": lambda shape, rng: _number(shape) == rng.integers(np.prod(shape)),
+    "one input channel": lambda shape, rng: np.indices(shape)[1] == 0,
+    "any density": _few,
+    "2:4": lambda shape, rng: _number(shape) % 4 >= 2,
+    "2:4 of input channels": lambda shape, rng: np.indices(shape)[1] % 4 >= 2,
+    "negative zeros": lambda shape, rng: np.where(rng.random(shape) < 0.8, -0.0, 1.0),
+}.items()}
 """Functions that change weights in place to a pattern that is unlike those of uniform zeros."""
-EXTREME = {"denormal": _denormal, "huge": _huge}
+EXTREME = {
+    "denormal": partial(_scaled, lambda shape, rng: _few(shape, rng) * np.where(
+        _number(shape) % 3, 1.0, 1e-41)),
+    "huge": partial(_scaled, lambda shape, rng: _few(shape, rng) * 1e30)}
 """The same with weights that float16 does not hold."""
 
 

@@ -84,24 +84,15 @@ def problems(draw: st.DrawFn, batches: Sequence[int]) -> Conv2dProblem:
 
 
 @pytest.mark.slow
-@given(problem=problems((1, 2, 3, 4, 9)), density=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
-       choice=st.integers(0, 30))
-@settings(max_examples=25)
-def test_any_geometry(problem: Conv2dProblem, density: float, choice: int) -> None:
-    candidates = configs(with_density(problem, density), H200)
+@pytest.mark.parametrize("halves", [False, True])
+@given(data=st.data(), density=st.sampled_from([0.0, 0.05, 0.3, 1.0]), choice=st.integers(0, 30))
+@settings(max_examples=20)
+def test_any_geometry(halves: bool, data: st.DataObject, density: float, choice: int) -> None:
+    problem = data.draw(problems((2, 6) if halves else (1, 2, 3, 4, 9)))
+    candidates = configs(with_density(problem, density), H200, halves=halves)
     assume(candidates)  # no tile fits some strides
-    check_config(problem, candidates[choice % len(candidates)], sparse(problem, density))
-
-
-@pytest.mark.slow
-@given(problem=problems((2, 6)), density=st.sampled_from([0.0, 0.05, 0.3]),
-       choice=st.integers(0, 30))
-@settings(max_examples=15)
-def test_any_geometry_in_halves(problem: Conv2dProblem, density: float, choice: int) -> None:
-    candidates = configs(with_density(problem, density), H200, halves=True)
-    assume(candidates)
     check_config(problem, candidates[choice % len(candidates)], sparse(problem, density),
-                 halves=True)
+                 halves=halves)
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DENSEST, DirectSparsePixels
 from gossamer.ops.conv2d.sparse.pixel_tiling import MOST_IMAGES, PixelTile, PixelTiling
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.cubins import check_builds
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
-from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
+from tests.ops.conv2d.sparse.test_direct_sparse import of
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
-from tests.ops.recording import RecordingDevice
+from tests.ops.recording import RecordingDevice, check_kernels_build
 from tests.tolerances import normalised_error
 
 ALEXNET = Conv2dProblem(1, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1),
@@ -42,7 +42,7 @@ class UploadRecorder(RecordingDevice):
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
     """Checks variants against the reference, with guards around their outputs."""
-    check_sparse(problem, sparse_weights(problem, 0.2), device, chosen,
+    check_sparse(problem, sparse(problem, 0.2), device, chosen,
                  algorithm=DirectSparsePixels())
 
 
@@ -131,7 +131,7 @@ def problems(draw: st.DrawFn) -> Conv2dProblem:
 @settings(max_examples=40)
 def test_the_tables_state_the_convolution(problem: Conv2dProblem, density: float,
                                           choice: int) -> None:
-    weights = sparse_weights(problem, density)
+    weights = sparse(problem, density)
     candidates = list(DirectSparsePixels().variants(of(weights, problem), RecordingDevice()))
     variant = candidates[choice % len(candidates)]
     x = np.random.default_rng(3).standard_normal(problem.inputs[0].shape).astype(
@@ -166,19 +166,13 @@ def test_some_shapes_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
 
 
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    problem = replace(ALEXNET, epilogue=BIAS_RESIDUAL_RELU)
-    device = RecordingDevice()
-    weights = Weights(sparse_weights(problem, 0.05), device)
-    for variant in list(DirectSparsePixels().variants(problem, device))[::3]:
-        DirectSparsePixels().prepare(weights, problem, variant, device)
-    assert len(device.sources) >= 8
-    check_builds(device.sources)
+    check_kernels_build(DirectSparsePixels(), [replace(ALEXNET, epilogue=BIAS_RESIDUAL_RELU)],
+                        every=3, arrays=lambda problem: sparse(problem, 0.05))
 
 
 def test_columns_of_eight_are_in_banks_of_their_own() -> None:
     """Loads of a layer of AlexNet take little longer than they would without bank conflicts."""
-    weights = sparse_weights(ALEXNET, 0.05)
+    weights = sparse(ALEXNET, 0.05)
     for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
         _, offsets, _, _ = tables(ALEXNET, weights, variant)
         divided = PixelTiling(ALEXNET, sizes_of(PixelTile, variant), variant.precision)
@@ -192,7 +186,7 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
 def test_similar_rows_share_a_block() -> None:
     """Every other row has weights for every other channel: the tables have as many steps as where
     the rows of each kind follow one another."""
-    alternating = sparse_weights(ALEXNET, 1)["weight"]
+    alternating = sparse(ALEXNET, 1)["weight"]
     alternating[::2, ::2] = alternating[1::2, 1::2] = 0
     in_order = np.concatenate([alternating[::2], alternating[1::2]])
     for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
@@ -201,15 +195,14 @@ def test_similar_rows_share_a_block() -> None:
         assert found == expected > 0, variant.config_text
 
 
-def test_groups_get_long_and_short_blocks() -> None:
+def test_groups_get_long_and_short_blocks(recorder: RecordingDevice) -> None:
     """Every 16 rows have 16 columns more than the last: work-groups differ by one step per tile."""
     problem = Conv2dProblem(1, 192, 8, 8, 192, (1, 1))
     weight = np.zeros((192, 192, 1, 1), np.float32)
     for row in range(192):
         weight[row, :16 * (1 + row // 16)] = 1
-    device = RecordingDevice()
-    device.limits = replace(device.limits, cluster=1)
-    for variant in DirectSparsePixels().variants(problem, device):
+    recorder.limits = replace(recorder.limits, cluster=1)
+    for variant in DirectSparsePixels().variants(problem, recorder):
         shape = sizes_of(PixelTile, variant)
         starts, _, _, channels = tables(problem, {"weight": weight}, variant)
         assert sorted(channels[channels >= 0]) == list(range(192))
@@ -217,26 +210,23 @@ def test_groups_get_long_and_short_blocks() -> None:
         assert np.ptp(together) <= shape.tiles, variant.config_text
 
 
-def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
-    device = RecordingDevice()
-    device.limits = replace(device.limits, cluster=1)
-    variants = list(DirectSparsePixels().variants(ALEXNET, device))
+def test_a_device_without_clusters_has_shapes_of_its_own(recorder: RecordingDevice) -> None:
+    recorder.limits = replace(recorder.limits, cluster=1)
+    variants = list(DirectSparsePixels().variants(ALEXNET, recorder))
     assert variants and all(variant["cluster"] == 1 for variant in variants)
 
 
 @pytest.mark.parametrize("problem", [Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
                                      Conv2dProblem(8, 4, 8, 8, 0, (3, 3))],
                          ids=Conv2dProblem.describe)
-def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
-    device = RecordingDevice()
-    (variant,) = DirectSparsePixels().variants(problem, device)
+def test_an_empty_output_needs_no_launch(recorder: RecordingDevice, problem: Conv2dProblem) -> None:
+    (variant,) = DirectSparsePixels().variants(problem, recorder)
     weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
-    state = DirectSparsePixels().prepare(Weights(weights, device), problem, variant, device)
+    state = DirectSparsePixels().prepare(Weights(weights, recorder), problem, variant, recorder)
     assert not state.launches
 
 
 @pytest.mark.parametrize("change, reason", [
-    ({"batch": MOST_IMAGES + 1}, "has 9"),
     ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "has 31%"),
     ({"channels": 2**13, "height": 200, "width": 200}, "bytes of shared memory"),
     ({"channels": 2**10, "height": 2**11, "width": 2**11}, "32-bit"),
@@ -251,14 +241,13 @@ def test_reasons(change: dict, reason: str) -> None:
     assert reason in (algorithm.supports(replace(ALEXNET, **change), device) or "")
 
 
-def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes() -> None:
+def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes(recorder: RecordingDevice) -> None:
     problem = Conv2dProblem(2, 3, 1, 1_000_000, 20, (1, 9), weights_info=WeightsInfo(0.1, "some"))
-    device = RecordingDevice()
-    weights = Weights(sparse_weights(problem, 0.1), device)
-    variants = list(DirectSparsePixels().variants(problem, device))
+    weights = Weights(sparse(problem, 0.1), recorder)
+    variants = list(DirectSparsePixels().variants(problem, recorder))
     assert variants
     for variant in variants:
-        (launch,) = DirectSparsePixels().prepare(weights, problem, variant, device).launches
+        (launch,) = DirectSparsePixels().prepare(weights, problem, variant, recorder).launches
         assert max(launch.work_groups[1:]) <= 65535, variant.config_text
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.direct_sparse_table import (
@@ -24,19 +23,17 @@ from gossamer.ops.conv2d.sparse.direct_sparse_table import (
 )
 from gossamer.ops.conv2d.sparse.formats import cluster, table
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.cubins import check_builds
 from tests.fixtures import is_slow
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import (
     REAL_LAYERS,
     problems,
     real_layer,
-    sparse_weights,
 )
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import random_inputs, random_weights, run_variant
-from tests.ops.recording import RecordingDevice
-from tests.tolerances import normalised_error, tolerance
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = DirectSparseTable()
 
@@ -72,7 +69,7 @@ check = partial(check_sparse, algorithm=ALGORITHM)
 def test_any_geometry(compiled_device: Device, problem: Conv2dProblem, density: float,
                       choice: int) -> None:
     variants = variants_of(problem, compiled_device)
-    check(problem, sparse_weights(problem, density), compiled_device,
+    check(problem, sparse(problem, density), compiled_device,
           [variants[choice % len(variants)]])
 
 
@@ -96,7 +93,7 @@ def test_every_form(compiled_device: Device, stride: int) -> None:
         few = 8 if is_slow(compiled_device) else 4
         variants = [v for i, v in enumerate(sorted(variants, key=lambda v: v.config_text))
                     if i % few == i // few % 4]
-    check(problem, sparse_weights(problem, 0.3), compiled_device, variants)
+    check(problem, sparse(problem, 0.3), compiled_device, variants)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7])
@@ -105,7 +102,7 @@ def test_kernel_sizes(compiled_device: Device, size: int) -> None:
     variants = a_few(problem, compiled_device)
     if is_slow(compiled_device):
         variants = variants[size % 2:][:1]
-    check(problem, sparse_weights(problem, 0.2), compiled_device, variants)
+    check(problem, sparse(problem, 0.2), compiled_device, variants)
 
 
 @pytest.mark.parametrize("height, width, kernel", [(7, 7, 1), (7, 7, 3), (4, 8, 1), (3, 11, 1),
@@ -117,7 +114,7 @@ def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, 
     of_two = [v for v in variants_of(problem, compiled_device) if is_form(v, 2)]
     assert bool(of_two) == (height * width > 32)
     if of_two:
-        check(problem, sparse_weights(problem, 0.6), compiled_device, of_two)
+        check(problem, sparse(problem, 0.6), compiled_device, of_two)
 
 
 def test_distances_between_points() -> None:
@@ -144,7 +141,7 @@ def test_blocks_with_fewer_columns_than_sets(compiled_device: Device, columns: i
 
 def test_channels_of_very_different_length(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 8, 6, 6, 11, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
-    weights = sparse_weights(problem, 0.02)
+    weights = sparse(problem, 0.02)
     weights["weight"][7] = 1.5
     weights["weight"][[0, 2, 10]] = 0
     check(problem, weights, compiled_device, a_few(problem, compiled_device))
@@ -160,7 +157,7 @@ def test_batches(compiled_device: Device, batch: int) -> None:
                 if form_of(v).points == 4 or is_form(v, 2)]
     innermost = [v for v in variants if v.inputs[0].layout == "CHWN"]
     assert bool(innermost) == (batch > 1)  # one image is the same in both layouts
-    check(problem, sparse_weights(problem, 0.4), compiled_device, (innermost or variants)[:3])
+    check(problem, sparse(problem, 0.4), compiled_device, (innermost or variants)[:3])
 
 
 def test_one_image_in_either_layout_is_offered_once() -> None:
@@ -170,17 +167,6 @@ def test_one_image_in_either_layout_is_offered_once() -> None:
         assert spec.with_format(layout="NCHW").same_memory(spec.with_format(layout="CHWN"))
     layouts = {v.inputs[0].layout for v in variants_of(problem, RecordingDevice())}
     assert layouts == {"NCHW"}
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinite_weights_stay_in_their_channel(compiled_device: Device,
-                                                        value: float) -> None:
-    problem = Conv2dProblem(2, 3, 4, 4, 4, (3, 3), pads=(1, 1, 1, 1))
-    weights = sparse_weights(problem, 0.4)
-    weights["weight"][1, 2, 1, 1] = value
-    weights["weight"][3, 0, 0, 0] = value  # meets the padding: infinity times zero
-    with np.errstate(invalid="ignore"):
-        check(problem, weights, compiled_device, a_few(problem, compiled_device))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -206,19 +192,6 @@ def test_what_is_not_finite_in_the_input_stays_in_the_blocks_it_meets(compiled_d
         assert reached == {1: {2}, 4: {0, 1, 2, 3}, 8: set(range(8))}[
             form_of(variant).rows]
         assert np.isfinite(np.delete(y.reshape(8, -1), 2 * 11 + 3, axis=1)).all()
-
-
-def test_one_set_of_weights_serves_every_input_size(compiled_device: Device) -> None:
-    problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
-    weights = sparse_weights(problem, 0.4)
-    layer_weights = Weights(weights, compiled_device, "the test")
-    for sized in (problem, replace(problem, height=9, width=5, batch=3)):
-        inputs = random_inputs(sized)
-        (expected,) = OP.reference(sized, inputs, weights)
-        for variant in a_few(sized, compiled_device):
-            (actual,) = run_variant(ALGORITHM, sized, variant, compiled_device, layer_weights,
-                                    inputs)
-            assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 
 def test_only_padded_inputs_need_workspace(compiled_device: Device) -> None:
@@ -315,18 +288,12 @@ def test_a_table_holds_the_weights(groups: int, channels: int, rows: int) -> Non
 
 def test_no_form_spills() -> None:
     """The forms with most sums and most addresses are built for several NVIDIA architectures."""
-    pytest.importorskip("cuda.core")
-    pytest.importorskip("gossamer.device.cuda.nvrtc")
-    device = RecordingDevice()
-    for stride in (1, 2):
-        problem = Conv2dProblem(4, 8, 40, 40, 16, (3, 3), (stride, stride),
-                                epilogue=BIAS_RESIDUAL_RELU)
-        weights = Weights(sparse_weights(problem, 0.3), device)
-        for variant in variants_of(problem, device):
-            if form_of(variant).rows * form_of(variant).points >= 32:
-                ALGORITHM.prepare(weights, problem, variant, device)
-    assert len(device.sources) >= 12
-    check_builds(device.sources)
+    check_kernels_build(
+        ALGORITHM, [Conv2dProblem(4, 8, 40, 40, 16, (3, 3), (stride, stride),
+                                  epilogue=BIAS_RESIDUAL_RELU) for stride in (1, 2)],
+        taken=lambda *given: [variant for variant in variants_of(*given)
+                              if form_of(variant).rows * form_of(variant).points >= 32],
+        arrays=lambda problem: sparse(problem, 0.3), least=12)
 
 
 @pytest.mark.shared
@@ -345,7 +312,7 @@ def test_epilogues(compiled_device: Device) -> None:
     for index, epilogue in enumerate(EPILOGUES):
         problem = Conv2dProblem(4, 4, 5, 5, 6, (3, 3), epilogue=epilogue)
         variants = variants_of(problem, compiled_device)
-        check(problem, sparse_weights(problem, 0.4), compiled_device,
+        check(problem, sparse(problem, 0.4), compiled_device,
               [variants[7 * index % len(variants)]])
 
 

@@ -3,26 +3,31 @@ anywhere between 1e-4 and 1, and with numbers at the limits of float32."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.configs import configs
+from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse import (
     test_code,
     test_direct_sparse,
     test_direct_sparse_pixels,
 )
-from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME, awkward, with_density
+from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME, awkward, sparse, with_density
 from tests.ops.conv2d.sparse.test_direct_sparse import algorithm_of, of
-from tests.ops.harness import random_inputs
+from tests.ops.harness import random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
-from tests.tolerances import normalised_error
+from tests.tolerances import normalised_error, tolerance
 
 KINDS = st.sampled_from(list(AWKWARD))
 SEEDS = st.integers(0, 99)
@@ -50,14 +55,52 @@ def test_tables(compiled_device: Device, problem: Conv2dProblem, kind: str, seed
     check(DirectSparseTable(), problem, kind, compiled_device, seed)
 
 
+def algorithms_of(device: Device) -> list[Algorithm]:
+    """Returns the algorithms that compute any sparse convolution on a device."""
+    return [algorithm_of(device), *([DirectSparseTable()] if device.compiles else [])]
+
+
+def few(variants: Iterable[Variant]) -> list[Variant]:
+    """Returns a variant of each layout and precision, of different configs."""
+    by_form: dict[tuple[str, str], list[Variant]] = {}
+    for variant in variants:
+        by_form.setdefault((variant.inputs[0].layout, variant.precision), []).append(variant)
+    return [found[index % len(found)] for index, found in enumerate(by_form.values())]
+
+
 @pytest.mark.parametrize("kind", EXTREME)
 def test_numbers_that_float16_does_not_hold(device: Device, kind: str) -> None:
     problem = Conv2dProblem(2, 6, 7, 5, 9, (3, 3), (1, 2), (1, 0, 2, 1), groups=3)
-    algorithms = [algorithm_of(device)]
-    if device.compiles:
-        algorithms.append(DirectSparseTable())
-    for algorithm in algorithms:
+    for algorithm in algorithms_of(device):
         check(algorithm, problem, kind, device, 3, ("fp32",))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinite_weights_stay_in_their_channel(device: Device, value: float) -> None:
+    problem = Conv2dProblem(2, 3, 4, 4, 4, (3, 3), pads=(1, 1, 1, 1))
+    arrays = sparse(problem, 0.4)
+    arrays["weight"][1, 2, 1, 1] = value
+    arrays["weight"][3, 0, 0, 0] = value  # meets the padding: infinity times zero
+    with np.errstate(invalid="ignore"):
+        (expected,) = reference(problem, random_inputs(problem), arrays)
+        assert not np.isfinite(expected[:, 1]).all() and not np.isfinite(expected[:, 3]).all()
+        assert np.isfinite(expected[:, [0, 2]]).all()
+        for algorithm in algorithms_of(device):
+            test_direct_sparse.check(problem, arrays, device,
+                                     few(algorithm.variants(problem, device)), algorithm=algorithm)
+
+
+def test_one_set_of_weights_serves_every_input_size(device: Device) -> None:
+    problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
+    arrays = sparse(problem, 0.4)
+    weights = Weights(arrays, device, "the test")
+    for sized in (problem, replace(problem, height=9, width=5, batch=3)):
+        inputs = random_inputs(sized)
+        (expected,) = reference(sized, inputs, arrays)
+        for algorithm in algorithms_of(device):
+            for variant in few(algorithm.variants(sized, device)):
+                (actual,) = run_variant(algorithm, sized, variant, device, weights, inputs)
+                assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 
 @pytest.mark.slow

@@ -15,11 +15,9 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
-from gossamer.ops.weights import Weights
-from tests.cubins import check_builds
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
-from tests.ops.harness import check_variants, random_weights
-from tests.ops.recording import RecordingDevice
+from tests.ops.harness import check_variants
+from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = FewChannelsMma()
 STEM = Conv2dProblem(2, 3, 11, 37, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_CLIP)
@@ -45,13 +43,7 @@ def test_it_computes_the_convolution_on_cuda(cuda: Device, problem: Conv2dProble
 
 @pytest.mark.slow
 def test_it_builds_without_spills() -> None:
-    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    device = RecordingDevice()
-    for problem in PROBLEMS:
-        weights = Weights(random_weights(problem), device)
-        for variant in ALGORITHM.variants(problem, device):
-            ALGORITHM.prepare(weights, problem, variant, device)
-    check_builds(device.sources)
+    check_kernels_build(ALGORITHM, PROBLEMS)
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
@@ -59,7 +51,6 @@ def test_it_builds_without_spills() -> None:
     (replace(STEM, channels=3, groups=3, out_channels=24), "one group"),
     (replace(STEM, out_channels=20), "a multiple of 8"),
     (replace(STEM, dilation=(1, 2)), "without dilation"),
-    (replace(STEM, kernel=(9, 9), height=40, width=40), "at most 192 values"),
     (replace(STEM, stride=(30, 30), height=400, width=400), "do not fit"),
 ])
 def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:
