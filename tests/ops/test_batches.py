@@ -27,7 +27,7 @@ WINDOWS = Conv2dProblem(1, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), epilogue=B
 OF_BATCH: dict[str, Callable[[int], Problem]] = {
     "windows": lambda n: replace(WINDOWS, batch=n),
     "pruned windows": lambda n: replace(WINDOWS, batch=n, weights_info=WeightsInfo(
-        0.3, "a pattern", crowded=0.0)),
+        0.3, "a pattern", dense_groups=0.0)),
     "signs": lambda n: replace(WINDOWS, batch=n, weights_info=SCALED, facts=(PLUS_MINUS_ONE,)),
     "depthwise": lambda n: replace(WINDOWS, batch=n, groups=64, epilogue=BIAS_CLIP),
     "pixels": lambda n: replace(WINDOWS, batch=n, kernel=(1, 1), pads=(0,) * 4),

@@ -182,7 +182,8 @@ def test_folds_and_velocities_count(files):
     for folds in (2, 4):
         files[1].write_text("1000")
         with pytest.raises(InputError, match=rf"training {folds} networks with up to 34 parameters "
-                                             r"takes \d+ bytes, 64 of them for the samples") as info:
+                                             r"takes \d+ bytes, 64 of them for the samples"
+                           ) as info:
             _swept(folds)
         needed.append(int(re.search(r"takes (\d+)", str(info.value))[1]))
         files[1].write_text(str(needed[-1] - 1))
