@@ -35,7 +35,8 @@ define internal i64 @futex(ptr %word, i64 %operation, i64 %value) {
 }
 
 ; Takes tasks until there are none. A ticket is taken only if it did not change since the job was read;
-; so the job belongs to the ticket.
+; so the job belongs to the ticket. The tasks that were done are counted once, at the end: the line of
+; that counter goes from processor to processor. Until then there is no other job.
 define internal void @work(ptr %shared, i64 %thread) noinline {
 entry:
   %done = getelementptr %line, ptr %shared, i64 2
@@ -47,6 +48,8 @@ entry:
   %job.stride = getelementptr %job, ptr %job, i64 0, i32 5
   %number.place = getelementptr %line, ptr %shared, i64 5
   %threads = load i64, ptr %number.place, align 8
+  %sum = alloca i64
+  store i64 0, ptr %sum
   br label %segment
 segment:
   %index = phi i64 [ 0, %entry ], [ %index.next, %following ]
@@ -83,12 +86,21 @@ run:
   %memory = getelementptr i8, ptr %scratch, i64 %offset
   call void %function(ptr %arguments, i64 %task, i64 %stop, ptr %memory)
   %ran = sub i64 %stop, %task
-  %before = atomicrmw add ptr %done, i64 %ran seq_cst
+  %ran.before = load i64, ptr %sum
+  %ran.now = add i64 %ran.before, %ran
+  store i64 %ran.now, ptr %sum
   br label %next
 following:
   %index.next = add i64 %index, 1
   %more = icmp ult i64 %index.next, %threads
-  br i1 %more, label %segment, label %end
+  br i1 %more, label %segment, label %all
+all:
+  %all.ran = load i64, ptr %sum
+  %any = icmp ne i64 %all.ran, 0
+  br i1 %any, label %add, label %end
+add:
+  %before = atomicrmw add ptr %done, i64 %all.ran seq_cst
+  br label %end
 end:
   ret void
 }
