@@ -9,4 +9,4 @@ from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.ops.op import Op
 
 OP = Op("backprop", BackpropProblem, reference,
-        (Persistent(), Batched(), Blocked(), PerStep(), NumpyBackprop()))
+        (Persistent(), Blocked(), Batched(), PerStep(), NumpyBackprop()))
