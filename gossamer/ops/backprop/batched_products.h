@@ -37,6 +37,20 @@
 #define HIDE(variable)
 #endif
 
+/* Number of a tile along samples and across them: eight tiles along samples stand beside one another,
+ * so that a warp reads few samples and few columns. */
+#define TALL 8
+INLINE int place_along(int t, int tiles_b, int tiles_j)
+{
+    int strip = t / (TALL * tiles_j), tall = LESSER(TALL, tiles_b - strip * TALL);
+    return strip * TALL + (t - strip * TALL * tiles_j) % tall;
+}
+INLINE int place_across(int t, int tiles_b, int tiles_j)
+{
+    int strip = t / (TALL * tiles_j), tall = LESSER(TALL, tiles_b - strip * TALL);
+    return (t - strip * TALL * tiles_j) / tall;
+}
+
 /* Loads four floats to an array. */
 INLINE void load4(float *to, const SHARED_POINTER float *from)
 {
@@ -68,7 +82,8 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
 {
     const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j), tiles = tiles_b * tiles_j;
     ROLLED for (int t = item; t < tiles * parts; t += THREADS) {
-        int part = t / tiles, first_b = t % tiles % tiles_b, place = t % tiles / tiles_b;
+        int part = t / tiles, first_b = place_along(t % tiles, tiles_b, tiles_j);
+        int place = place_across(t % tiles, tiles_b, tiles_j);
         SHARED_POINTER float *to = sums + (part * ROWS + first_b) * stride;
         float sum[8][8];
         UNROLL for (int m = 0; m < tile_b; m++)
@@ -169,7 +184,8 @@ INLINE void backward_product(const SHARED_POINTER float *errors, const SHARED_PO
 {
     const int tiles_b = ROWS / tile_b, tiles_i = CEIL_DIV(inputs, tile_i);
     ROLLED for (int t = item; t < tiles_b * tiles_i; t += THREADS) {
-        int first_b = t % tiles_b, first_i = t / tiles_b;
+        int first_b = place_along(t, tiles_b, tiles_i);
+        int first_i = place_across(t, tiles_b, tiles_i);
         float sum[8][8];
         clear_tile(sum, tile_b, tile_i);
         ROLLED for (int four = 0; four < fours; four++) {
