@@ -180,8 +180,8 @@ INLINE float quotient_by_root(float mean, float square)
 #define LOAD_MOMENTS(at) mean = MOMENT4(0, at)
 #define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean)
 #else
-#define LOAD_MOMENTS(at)
-#define STORE_MOMENTS(at)
+#define LOAD_MOMENTS(at) (void)(at)
+#define STORE_MOMENTS(at) (void)mean, (void)square
 #endif
 
 /* Changes the four weights at an offset, of input i, by `gradient`, `mean` and `square`. */
@@ -229,8 +229,8 @@ INLINE float quotient_by_root(float mean, float square)
 #define AHEAD 1
 #endif
 
-/* Copies between global and shared memory, which are complete after COPIED. */
-#ifdef __CUDACC__
+/* Copies from global to shared memory, which are complete after COPIED. */
+#if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
 #define COPY(to, from) cp_async_ca<4>(shared_address(to), from, 4)
 #define COPY4(to, from) cp_async_16(shared_address(to), from, 16)
 #define COPIED() cp_async_wait_all()
@@ -505,8 +505,10 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     int item = LOCAL_ID(0), rank = GROUP_ID(0) % CLUSTER, network = GROUP_ID(0) / CLUSTER;
     int first_mine = BY_SAMPLES ? rank * MINE : 0;
     int steps = CEIL_DIV(samples, BATCH);
-    float rate = settings[network * 3], momentum = settings[network * 3 + 1];
-    float decay = settings[network * 3 + 2];
+    float rate = settings[network * 3], decay = settings[network * 3 + 2];
+#if MOMENTS == 1
+    float momentum = settings[network * 3 + 1];
+#endif
     before += (INT64)network * PARAMETERS;
     after += (INT64)network * PARAMETERS;
     order += (INT64)network * samples;

@@ -78,7 +78,7 @@ class Batched(KernelBackprop):
             raise UnsupportedError(f"{self.name}: {variant.config_text} does not fit {device.name}")
         kernel = device.compile(KernelSource.of(
             _SOURCE, "batched", layout.macros, dynamic_shared=True,
-            architectures=("sm_90" if layout.groups > 1 else "sm_80", "sm_100")))
+            architectures=("sm_90" if layout.groups > 1 else "sm_75", "sm_100")))
         numbers = (X, TARGETS, ORDER, SETTINGS, PARAMETERS,
                    *((SAMPLE_WEIGHTS,) if problem.weighted else ()))
         return State(problem, variant, device, [Launch(
