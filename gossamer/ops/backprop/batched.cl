@@ -181,7 +181,13 @@ INLINE float quotient_by_root(float mean, float square)
 #define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean)
 #else
 #define LOAD_MOMENTS(at) (void)(at)
-#define STORE_MOMENTS(at) (void)mean, (void)square
+#define STORE_MOMENTS(at)
+#endif
+
+#ifdef __CUDACC__
+#define MAYBE_UNUSED [[maybe_unused]]
+#else
+#define MAYBE_UNUSED
 #endif
 
 /* Changes the four weights at an offset, of input i, by `gradient`, `mean` and `square`. */
@@ -206,7 +212,7 @@ INLINE float quotient_by_root(float mean, float square)
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = begin + ahead * THREADS;                                       \
             int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean;            \
+            MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean;            \
             if (n < (inputs) * FOURS(UNITS_##l))                                   \
                 LOAD_MOMENTS(W_AT_##l + ((first) + i) * STRIDE_##l + j);           \
             means[ahead] = mean;                                                   \
@@ -215,7 +221,7 @@ INLINE float quotient_by_root(float mean, float square)
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = begin + ahead * THREADS;                                       \
             int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            float4 mean = means[ahead], square = squares[ahead];                   \
+            MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];                   \
             if (n < (inputs) * FOURS(UNITS_##l)) {                                 \
                 float4 gradient = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                   \
                 SUM_GRADIENT                                                       \
@@ -384,8 +390,8 @@ INLINE float quotient_by_root(float mean, float square)
     }                                                                              \
     BARRIER();
 
-/* Changes a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units.
- * AFTER_PRODUCT starts when the inputs are no longer needed. */
+/* Changes a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units. No
+ * barrier follows. AFTER_PRODUCT, which begins with a barrier, may overwrite the inputs. */
 #define CHANGE_WEIGHTS(l, in, first, inputs, AFTER_PRODUCT)                        \
     {                                                                              \
         HIDE(item);                                                                \
@@ -408,7 +414,6 @@ INLINE float quotient_by_root(float mean, float square)
             CHANGE_ALL(l, first, inputs,                                           \
                        gradient = sum_of_parts(pool + D_AT_##l + i * STRIDE_##l + j, \
                                                (inputs) * STRIDE_##l, tile[2]);)   \
-            BARRIER();                                                             \
         } else if (tile[2] == 0) {                                                 \
             CHANGE_ALL(l, first, inputs,                                           \
                        ROLLED for (int b = 0; b < BATCH; b++) {                    \
@@ -416,7 +421,6 @@ INLINE float quotient_by_root(float mean, float square)
                            float value = (in)[b * LENGTH_##l + i];                 \
                            ADD_SCALED4(gradient, value, error);                    \
                        })                                                          \
-            BARRIER();                                                             \
             AFTER_PRODUCT                                                          \
         } else {                                                                   \
             ROLLED for (int t = item; t < tiles_i * tiles_j; t += THREADS) {       \
@@ -431,14 +435,13 @@ INLINE float quotient_by_root(float mean, float square)
                         int at = W_AT_##l + ((first) + i) * STRIDE_##l + j;        \
                         float4 gradient = MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], \
                                                 sum[m][n + 3]);                    \
-                        float4 mean = gradient, square = gradient;                 \
+                        MAYBE_UNUSED float4 mean = gradient, square = gradient;                 \
                         if (i < (inputs) && j < UNITS_##l) {                       \
                             LOAD_MOMENTS(at);                                      \
                             CHANGE4(l, (first) + i, at)                            \
                         }                                                          \
                     }                                                              \
             }                                                                      \
-            BARRIER();                                                             \
             AFTER_PRODUCT                                                          \
         }                                                                          \
     }
@@ -537,6 +540,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         float share = 1.0f / (float)count, step_rate = rate;
         HIDE(item);
         COPIED();
+        BARRIER();
 #if MOMENTS == 2
         /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
         if (step % 32 == 0 && item < 32) {
@@ -544,7 +548,6 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             pool[FACTOR_AT + item] = sqrt(-expm1(updates * LOG_BETA_2)) / -expm1(updates * LOG_BETA_1);
         }
 #endif
-        BARRIER();
         FETCH_ROWS(step + 2)
 #if CHUNKS == 1 && BUFFERS == 2
         FETCH(step + 1, 0, (step + 1) % 2)
@@ -636,7 +639,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #elif BUFFERS == 2
         CHANGE_WEIGHTS(0, pool + X_AT + step % 2 * (ROWS * LENGTH_0), 0, CHUNK, )
 #else
-        CHANGE_WEIGHTS(0, pool + X_AT, 0, CHUNK, FETCH(step + 1, 0, 0) FETCH_TARGETS(step + 1, 0))
+        CHANGE_WEIGHTS(0, pool + X_AT, 0, CHUNK,
+                       BARRIER(); FETCH(step + 1, 0, 0) FETCH_TARGETS(step + 1, 0))
 #endif
     }
 
