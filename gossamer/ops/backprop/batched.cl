@@ -28,71 +28,71 @@
 /* what becomes of the sums of a layer */
 #define TAKE_SUMS_0 TAKE_HIDDEN(0, 1)
 #define TAKE_SUMS_1 TAKE_OUTPUTS(1)
-#define SPLIT 2 /* number of layers that are divided among the work-groups */
+#define SPLIT 0 /* number of layers that are divided among the work-groups */
 #define THREADS 128 /* work-items of a work-group */
-#define CLUSTER 2 /* work-groups of a group */
+#define CLUSTER 1 /* work-groups of a group */
 #define BATCH 8 /* samples of an update */
 #define ROWS 8 /* BATCH, rounded up to full tiles */
-#define MINE 4 /* samples whose outputs' errors a work-group computes */
+#define MINE 8 /* samples whose outputs' errors a work-group computes */
 #define OUTPUTS 10 /* units of the last layer */
 #define OUTPUT_STRIDE 12 /* floats of a row of sums or errors of outputs */
-#define OUTPUT_ERROR_AT 1384 /* offset in shared memory, in floats, of the outputs' errors */
+#define OUTPUT_ERROR_AT 14616 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
 #define COUNT 2410 /* weights and biases of a network */
 #define PARAMETERS 7231 /* parameters of a network */
 #define CHUNKS 1 /* a work-group's inputs of layer 0 are loaded in so many parts */
-#define CHUNK 36 /* inputs of layer 0 that are loaded at once */
+#define CHUNK 68 /* inputs of layer 0 that are loaded at once */
 #define BUFFERS 2 /* buffers of such inputs */
 #define WIDE 1 /* 1: they are loaded four at a time */
 #define PARITIES 1 /* 2: P_AT has two buffers, which steps use in turn */
-#define X_AT 0 /* offset in shared memory, in floats, of inputs of layer 0 */
-#define T_AT 576 /* likewise: targets */
-#define V_AT 656 /* likewise: weights of samples */
-#define ROW_AT 664 /* likewise: indices of rows */
-#define Z_AT 688 /* likewise: sums of outputs */
-#define STATISTIC_AT 736 /* likewise: the largest sum of a sample's outputs, and a factor */
-#define FACTOR_AT 744 /* likewise: Adam's factors of 32 steps */
-#define O_AT 776 /* likewise: errors of outputs that other work-groups read */
-#define S_AT 840 /* likewise: sums of parts of a product */
-#define FLOATS 4200 /* floats of shared memory */
-#define STATE 1600 /* floats of the weights of a work-group */
+#define X_AT 8640 /* offset in shared memory, in floats, of inputs of layer 0 */
+#define T_AT 9728 /* likewise: targets */
+#define V_AT 9888 /* likewise: weights of samples */
+#define ROW_AT 9888 /* likewise: indices of rows */
+#define Z_AT 9912 /* likewise: sums of outputs */
+#define STATISTIC_AT 10008 /* likewise: the largest sum of a sample's outputs, and a factor */
+#define FACTOR_AT 10024 /* likewise: Adam's factors of 32 steps */
+#define O_AT 10056 /* likewise: errors of outputs that other work-groups read */
+#define S_AT 10056 /* likewise: sums of parts of a product */
+#define FLOATS 18072 /* floats of shared memory */
+#define STATE 2880 /* floats of the weights of a work-group */
 #define INPUTS_0 64 /* inputs of the layer */
 #define UNITS_0 32 /* units of the layer */
-#define SHARE_0 36 /* a work-group's inputs of the layer */
-#define LENGTH_0 36 /* floats of a sample's inputs */
+#define SHARE_0 68 /* a work-group's inputs of the layer */
+#define LENGTH_0 68 /* floats of a sample's inputs */
 #define STRIDE_0 36 /* floats of a row of weights, of sums or of errors */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
 #define W_AT_0 0 /* offset of the weights among a work-group's */
-#define A_AT_0 0 /* offset in shared memory, in floats, of inputs of the layer */
-#define P_AT_0 840 /* likewise: parts of sums of units */
-#define D_AT_0 840 /* likewise: errors of units */
-#define E_AT_0 840 /* likewise: errors of inputs that other work-groups read */
-#define FORWARD_0 4, 4, 1 /* samples and units of a tile, and parts of the sum over inputs */
-#define BACKWARD_0 4, 1 /* samples and inputs of a tile */
-/* inputs and units of a tile, and parts of the sum over samples; 0: no tiles, -1: one part, and each
- * work-item changes the weights of its tiles */
-#define GRADIENT_0 4, 4, 1
+#define A_AT_0 8640 /* offset in shared memory, in floats, of inputs of the layer */
+#define P_AT_0 11784 /* likewise: parts of sums of units */
+#define D_AT_0 11784 /* likewise: errors of units */
+#define E_AT_0 0 /* likewise: errors of inputs that other work-groups read */
+#define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of the sum over inputs */
+#define BACKWARD_0 2, 4 /* samples and inputs of a tile */
+/* inputs and units of a tile, and parts of the sum over samples; 0: no tiles, -1: one part, and
+ * each work-item changes the weights of its tiles */
+#define GRADIENT_0 4, 8, 1
 #define INPUTS_1 32
 #define UNITS_1 10
-#define SHARE_1 20
-#define LENGTH_1 20
+#define SHARE_1 36
+#define LENGTH_1 36
 #define STRIDE_1 12
 #define GLOBAL_1 2080
-#define W_AT_1 1296
-#define A_AT_1 1128
-#define P_AT_1 1288
-#define D_AT_1 1384
-#define E_AT_1 1480
-#define FORWARD_1 4, 4, 1
-#define BACKWARD_1 4, 1
-#define GRADIENT_1 4, 4, 1
-#define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
-#define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
-#define LOG_BETA_1 -0.1053605f /* logarithm of 1 - NEW_1 */
-#define LOG_BETA_2 -0.0010005f /* logarithm of 1 - NEW_2 */
-#define EPSILON 1e-8f /* the number that Adam adds to each square root */
+#define W_AT_1 2448
+#define A_AT_1 14232
+#define P_AT_1 14520
+#define D_AT_1 14616
+#define E_AT_1 0
+#define FORWARD_1 2, 4, 9
+#define BACKWARD_1 2, 2
+#define GRADIENT_1 8, 4, 8
+#define NEW_1 0.09999999999999998f /* share of a new gradient in Adam's mean of the gradients */
+#define NEW_2 0.0010000000000000009f /* share of a new square in Adam's mean of the squared gradients */
+#define LOG_BETA_1 -0.10536051565782628f /* logarithm of 1 - NEW_1 */
+#define LOG_BETA_2 -0.0010005003335835344f /* logarithm of 1 - NEW_2 */
+#define EPSILON 1e-08f /* the number that Adam adds to each square root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
@@ -103,6 +103,7 @@
 #include "dialect/common.h"
 #include "ptx/cluster.h"
 #include "ptx/cp_async.h"
+#include "ops/backprop/batched_changes.h"
 #include "ops/backprop/batched_products.h"
 
 #define IS_SPLIT(l) ((l) < SPLIT)
@@ -126,114 +127,6 @@
 #define GROUP_BARRIER(l) BARRIER();
 #endif
 #define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * (ROWS * STRIDE_##l) : 0)
-
-#if MOMENTS_SHARED
-#define MOMENT(number, at) pool[((number) + 1) * STATE + (at)]
-#define MOMENT4(number, at) SHARED_LOAD4(pool + ((number) + 1) * STATE + (at))
-#define STORE_MOMENT4(number, at, value) SHARED_STORE4(pool + ((number) + 1) * STATE + (at), value)
-#else
-#define MOMENT(number, at) moments[(number) * STATE + (at)]
-#define MOMENT4(number, at) LOAD4(moments + (number) * STATE + (at))
-#define STORE_MOMENT4(number, at, value) STORE4(moments + (number) * STATE + (at), value)
-#endif
-
-/* mean / (root of square + EPSILON), in CUDA with a relative error of a few units in the last place
- * instead of half a unit, and with subnormal numbers as 0: a third of the instructions */
-#ifdef __CUDACC__
-#define QUOTIENT_BY_ROOT(mean, square) quotient_by_root(mean, square)
-INLINE float quotient_by_root(float mean, float square)
-{
-    float root, quotient;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(square));
-    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(quotient) : "f"(mean), "f"(root + EPSILON));
-    return quotient;
-}
-#else
-#define QUOTIENT_BY_ROOT(mean, square) ((mean) / (sqrt(square) + EPSILON))
-#endif
-
-/* Changes one of four weights by its gradient, summed over samples. */
-#define CHANGE(c)                                                                  \
-    {                                                                              \
-        float change = FMA(decayed, weight4.c, share * gradient.c);                \
-        CHANGE_MOMENTS(c)                                                          \
-        weight4.c = FMA(-step_rate, change, weight4.c);                            \
-    }
-#if MOMENTS == 2
-#define CHANGE_MOMENTS(c)                                                          \
-    mean.c = FMA(NEW_1, change - mean.c, mean.c);                                  \
-    square.c = FMA(NEW_2, FMA(change, change, -square.c), square.c);               \
-    change = QUOTIENT_BY_ROOT(mean.c, square.c);
-#elif MOMENTS == 1
-#define CHANGE_MOMENTS(c)                                                          \
-    change = FMA(momentum, mean.c, change);                                        \
-    mean.c = change;
-#else
-#define CHANGE_MOMENTS(c)
-#endif
-
-/* Loads or stores `mean` and `square` of the four weights at an offset. */
-#if MOMENTS == 2
-#define LOAD_MOMENTS(at) mean = MOMENT4(0, at), square = MOMENT4(1, at)
-#define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean), STORE_MOMENT4(1, at, square)
-#elif MOMENTS == 1
-#define LOAD_MOMENTS(at) mean = MOMENT4(0, at)
-#define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean)
-#else
-#define LOAD_MOMENTS(at) (void)(at)
-#define STORE_MOMENTS(at)
-#endif
-
-#ifdef __CUDACC__
-#define MAYBE_UNUSED [[maybe_unused]]
-#else
-#define MAYBE_UNUSED
-#endif
-
-/* Changes the four weights at an offset, of input i, by `gradient`, `mean` and `square`. */
-#define CHANGE4(l, i, at)                                                          \
-    {                                                                              \
-        float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;                 \
-        float4 weight4 = SHARED_LOAD4(pool + (at));                                \
-        CHANGE(x)                                                                  \
-        CHANGE(y)                                                                  \
-        CHANGE(z)                                                                  \
-        CHANGE(w)                                                                  \
-        SHARED_STORE4(pool + (at), weight4);                                       \
-        STORE_MOMENTS(at);                                                         \
-    }
-
-/* Changes all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT adds the gradient of
- * unit j and input first + i, and of the next three units, to `gradient`. Moments in the workspace
- * are loaded AHEAD at once. */
-#define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
-    ROLLED for (int begin = item; begin < (inputs) * FOURS(UNITS_##l); begin += AHEAD * THREADS) { \
-        float4 means[AHEAD], squares[AHEAD];                                       \
-        UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
-            int n = begin + ahead * THREADS;                                       \
-            int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean;            \
-            if (n < (inputs) * FOURS(UNITS_##l))                                   \
-                LOAD_MOMENTS(W_AT_##l + ((first) + i) * STRIDE_##l + j);           \
-            means[ahead] = mean;                                                   \
-            squares[ahead] = square;                                               \
-        }                                                                          \
-        UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
-            int n = begin + ahead * THREADS;                                       \
-            int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];                   \
-            if (n < (inputs) * FOURS(UNITS_##l)) {                                 \
-                float4 gradient = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                   \
-                SUM_GRADIENT                                                       \
-                CHANGE4(l, (first) + i, W_AT_##l + ((first) + i) * STRIDE_##l + j) \
-            }                                                                      \
-        }                                                                          \
-    }
-#if MOMENTS && !MOMENTS_SHARED
-#define AHEAD 4
-#else
-#define AHEAD 1
-#endif
 
 /* Copies from global to shared memory, which are complete after COPIED. */
 #if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
@@ -276,7 +169,8 @@ INLINE float quotient_by_root(float mean, float square)
 
 /* Copies a step's targets and weights of samples. */
 #if WEIGHTED
-#define FETCH_WEIGHT(m, row, buffer) COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
+#define FETCH_WEIGHT(m, row, buffer) \
+    COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
 #else
 #define FETCH_WEIGHT(m, row, buffer)
 #endif
@@ -285,7 +179,8 @@ INLINE float quotient_by_root(float mean, float square)
         int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
         if (b < BATCH && (number) * BATCH + b < samples) {                         \
             int row = rows[(number) % 3 * BATCH + b];                              \
-            COPY(pool + T_AT + (buffer) * (MINE * OUTPUTS) + n, targets + (INT64)row * OUTPUTS + k); \
+            COPY(pool + T_AT + (buffer) * (MINE * OUTPUTS) + n,                    \
+                 targets + (INT64)row * OUTPUTS + k);                              \
             if (k == 0) {                                                          \
                 FETCH_WEIGHT(m, row, buffer)                                       \
             }                                                                      \
@@ -303,8 +198,8 @@ INLINE float quotient_by_root(float mean, float square)
             add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), ROWS * STRIDE_##l, tile[2], item); \
         } else {                                                                   \
             forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,          \
-                            pool + P_AT_##l + PARITY(l), FOURS(inputs), UNITS_##l, FORWARD_##l, add, \
-                            item);                                                 \
+                            pool + P_AT_##l + PARITY(l), FOURS(inputs), UNITS_##l,          \
+                            FORWARD_##l, add, item);                               \
         }                                                                          \
     }
 #define FORWARD(l, before)                                                         \
@@ -390,73 +285,17 @@ INLINE float quotient_by_root(float mean, float square)
     }                                                                              \
     BARRIER();
 
-/* Changes a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units. No
- * barrier follows. AFTER_PRODUCT, which begins with a barrier, may overwrite the inputs. */
-#define CHANGE_WEIGHTS(l, in, first, inputs, AFTER_PRODUCT)                        \
-    {                                                                              \
-        HIDE(item);                                                                \
-        const int tile[] = {GRADIENT_##l};                                         \
-        const int tiles_i = CEIL_DIV(inputs, tile[0]), tiles_j = CEIL_DIV(UNITS_##l, tile[1]); \
-        if (tile[2] > 0) {                                                         \
-            float sum[8][8];                                                       \
-            clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
-            int t = item % (tiles_i * tiles_j), part = item / (tiles_i * tiles_j); \
-            if (part < tile[2])                                                    \
-                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
-                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, GRADIENT_##l, part); \
-            BARRIER();                                                             \
-            if (part < tile[2])                                                    \
-                store_gradient_tile(sum, pool + D_AT_##l + part * (inputs) * STRIDE_##l, STRIDE_##l, \
-                                    inputs, UNITS_##l, t % tiles_i, t / tiles_i, tiles_i, tiles_j, \
-                                    GRADIENT_##l);                                 \
-            BARRIER();                                                             \
-            AFTER_PRODUCT                                                          \
-            CHANGE_ALL(l, first, inputs,                                           \
-                       gradient = sum_of_parts(pool + D_AT_##l + i * STRIDE_##l + j, \
-                                               (inputs) * STRIDE_##l, tile[2]);)   \
-        } else if (tile[2] == 0) {                                                 \
-            CHANGE_ALL(l, first, inputs,                                           \
-                       ROLLED for (int b = 0; b < BATCH; b++) {                    \
-                           float4 error = SHARED_LOAD4(pool + D_AT_##l + b * STRIDE_##l + j); \
-                           float value = (in)[b * LENGTH_##l + i];                 \
-                           ADD_SCALED4(gradient, value, error);                    \
-                       })                                                          \
-            AFTER_PRODUCT                                                          \
-        } else {                                                                   \
-            ROLLED for (int t = item; t < tiles_i * tiles_j; t += THREADS) {       \
-                float sum[8][8];                                                   \
-                clear_tile(sum, tile[0], tile[1]);                                 \
-                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
-                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, tile[0], tile[1], 1, 0); \
-                UNROLL for (int m = 0; m < tile[0]; m++)                           \
-                    UNROLL for (int n = 0; n < tile[1]; n += 4) {                  \
-                        int i = COLUMN(t % tiles_i, tiles_i, m);                   \
-                        int j = COLUMN(t / tiles_i, tiles_j, n);                   \
-                        int at = W_AT_##l + ((first) + i) * STRIDE_##l + j;        \
-                        float4 gradient = MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], \
-                                                sum[m][n + 3]);                    \
-                        MAYBE_UNUSED float4 mean = gradient, square = gradient;                 \
-                        if (i < (inputs) && j < UNITS_##l) {                       \
-                            LOAD_MOMENTS(at);                                      \
-                            CHANGE4(l, (first) + i, at)                            \
-                        }                                                          \
-                    }                                                              \
-            }                                                                      \
-            AFTER_PRODUCT                                                          \
-        }                                                                          \
-    }
-
 /* Goes back through a layer other than 0: computes the errors of its inputs, changes its weights,
  * and gathers the errors. */
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, LENGTH_##l, \
-                         pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l,  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
+                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l,  \
                          INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
     else                                                                           \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, LENGTH_##l, \
-                         pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l),  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
+                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l),  \
                          4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
     BARRIER();                                                                     \
     CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
@@ -545,7 +384,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
         if (step % 32 == 0 && item < 32) {
             float updates = made + (float)(step + item + 1);
-            pool[FACTOR_AT + item] = sqrt(-expm1(updates * LOG_BETA_2)) / -expm1(updates * LOG_BETA_1);
+            pool[FACTOR_AT + item] = sqrt(-expm1(updates * LOG_BETA_2))
+                                     / -expm1(updates * LOG_BETA_1);
         }
 #endif
         FETCH_ROWS(step + 2)
@@ -598,7 +438,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             if (k < OUTPUTS && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
-                error = FMA(exp(z - pool[STATISTIC_AT + 2 * m]), pool[STATISTIC_AT + 2 * m + 1], -t);
+                error = FMA(exp(z - pool[STATISTIC_AT + 2 * m]), pool[STATISTIC_AT + 2 * m + 1],
+                            -t);
 #else
                 float y = ACTIVATE_OUTPUT(z);
                 error = (y - t) * OUTPUT_SLOPE(y);

@@ -11,8 +11,8 @@
 
 #include "dialect/common.h"
 
-/* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is the
- * same for a multiple n of 4, but at most the last four of `columns` columns. */
+/* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is
+ * the same for a multiple n of 4, but at most the last four of `columns` columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \
@@ -37,8 +37,8 @@
 #define HIDE(variable)
 #endif
 
-/* Number of a tile along samples and across them: eight tiles along samples stand beside one another,
- * so that a warp reads few samples and few columns. */
+/* Number of a tile along samples and across them: eight tiles along samples stand beside one
+ * another, so that a warp reads few samples and few columns. */
 #define TALL 8
 INLINE int place_along(int t, int tiles_b, int tiles_j)
 {
@@ -77,8 +77,8 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
  * tile_b, tile_j: sizes of a tile; tile_b divides ROWS, and tile_j is a multiple of 4. */
 INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
-                            SHARED_POINTER float *sums, int fours, int units, int tile_b, int tile_j,
-                            int parts, int add, int item)
+                            SHARED_POINTER float *sums, int fours, int units, int tile_b,
+                            int tile_j, int parts, int add, int item)
 {
     const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j), tiles = tiles_b * tiles_j;
     ROLLED for (int t = item; t < tiles * parts; t += THREADS) {
@@ -131,22 +131,23 @@ INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts
 }
 
 /* Adds up `parts` arrays of `size` floats. */
-INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to, int size, int parts,
-                      int item)
+INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to, int size,
+                      int parts, int item)
 {
     ROLLED for (int n = 4 * item; n < size; n += 4 * THREADS)
         SHARED_STORE4(to + n, sum_of_parts(from + n, size, parts));
 }
 
-/* Adds to sum[m][n] the sum of in[b][i] * errors[b][j] over every `parts`th sample b from `part` on, where i
- * is column m of tile_i columns, and j column n of tile_j.
+/* Adds to sum[m][n] the sum of in[b][i] * errors[b][j] over every `parts`th sample b from `part`
+ * on, where i is column m of tile_i columns, and j column n of tile_j.
  *
  * length, stride: floats of a row of `in` and of `errors`.
  * inputs, units: numbers of i and of j. i, j: number of the tile along both. tiles_i, tiles_j:
  * numbers of tiles. */
 INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
-                          int i, int j, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts, int part)
+                          int i, int j, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts,
+                          int part)
 {
     ROLLED for (int b = part; b < ROWS; b += parts) {
         float a[8], error[8];
@@ -177,8 +178,9 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
  * stride: floats of a row of `errors` and `weights`. length, to_stride: floats of a row of `in` and
  * of `to`. fours: number of j, divided by 4. inputs: number of i.
  * tile_b, tile_i: sizes of a tile; tile_b divides ROWS. */
-INLINE void backward_product(const SHARED_POINTER float *errors, const SHARED_POINTER float *weights,
-                             int stride, const SHARED_POINTER float *in, int length,
+INLINE void backward_product(const SHARED_POINTER float *errors,
+                             const SHARED_POINTER float *weights, int stride,
+                             const SHARED_POINTER float *in, int length,
                              SHARED_POINTER float *to, int to_stride, int fours, int inputs,
                              int units, int tile_b, int tile_i, int item)
 {
@@ -205,7 +207,8 @@ INLINE void backward_product(const SHARED_POINTER float *errors, const SHARED_PO
             UNROLL for (int n = 0; n < tile_i; n++) {
                 int b = first_b + m * tiles_b, i = first_i + n * tiles_i;
                 if (i < inputs)
-                    to[b * to_stride + i] = i < units ? sum[m][n] * SLOPE(in[b * length + i]) : 0.0f;
+                    to[b * to_stride + i] = i < units ? sum[m][n] * SLOPE(in[b * length + i])
+                                                      : 0.0f;
             }
     }
 }
