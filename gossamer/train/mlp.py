@@ -149,14 +149,16 @@ class MLP(Predictor):
 
     Notes
     -----
-    On GPUs, "per_step" trains all networks with Adam, and all networks with weighted samples and
-    "squared_error". For other networks, without an effort, the first algorithm that applies is
-    used:
+    On GPUs, without an effort, the first algorithm that applies is used:
 
-    1. "blocked" by one work-group: batch 1, no momentum, one hidden layer of at most 64 units.
-    2. "persistent": the network fits into the shared memory of one work-group.
-    3. "blocked" with several launches.
-    4. "per_step".
+    1. "blocked" by one work-group: "sgd" with batch 1, no momentum, one hidden layer of at most 64
+       units.
+    2. "persistent": "sgd", and the network fits into the shared memory of one work-group.
+    3. "blocked" with several launches: "sgd" with batch 1, no momentum.
+    4. "batched": the network fits into the shared memory of a group of work-groups.
+    5. "per_step".
+
+    The first three train no weighted samples with "squared_error".
 
     The host always uses "numpy".
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.backprop.batched import Batched
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.per_step import PerStep
 from gossamer.ops.backprop.persistent import Persistent
@@ -77,7 +78,23 @@ MMA: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object]]] = {
     "fewer samples than a block": (BackpropProblem((3, 1, 1), 9, 3), _DECAY, {"threads": 160}),
     "the first of all": (BackpropProblem((200, 32, 10), 9, 19), _NO_DECAY, {}),
 }
-CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
+BATCHED = {
+    "a group of one": (
+        BackpropProblem((21, 9, 7, 4), 9, 22, "tanh", "cross_entropy", 12, velocity=True,
+                        networks=2), _DECAY, {"groups": 1, "threads": 64}),
+    "outputs' errors by samples, Adam": (
+        BackpropProblem((40, 70, 21, 5), 9, 90, "relu", "cross_entropy", 40, adam=True),
+        (0.01, 0.0, 0.1), {"groups": 4, "threads": 128}),
+    "equal upper layers, weighted samples": (
+        BackpropProblem((33, 20, 9, 3), 9, 11, batch=3, adam=True, weighted=True, networks=2),
+        (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
+    "online": (BackpropProblem((33, 20, 3), 9, 40), _DECAY, {"groups": 8, "threads": 64}),
+    "one layer": (
+        BackpropProblem((24, 9), 9, 30, "sigmoid", "squared_error", 12), _NO_DECAY,
+        {"groups": 2, "threads": 64}),
+}
+CASES = {**{name: (Batched(), *case) for name, case in BATCHED.items()},
+         **{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
          **{name: (Blocked(), problem, settings, {"form": "pipeline_mma", **config})
             for name, (problem, settings, config) in MMA.items()},
          **{name: (Persistent(), *case) for name, case in PERSISTENT.items()},
@@ -120,9 +137,18 @@ def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [1, 2])
-@pytest.mark.parametrize("case", [*PIPELINE, "all warps of a scheduler make records"])
+@pytest.mark.parametrize("case", [*PIPELINE, *BATCHED, "all warps of a scheduler make records"])
 def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) -> None:
     check(emulate("plain", schedule), *CASES[case])
+
+
+@pytest.mark.parametrize(("groups", "shared_bytes"), [
+    (1, 16_000), (1, 12_000), (1, 9_000), (2, 12_000), (2, 7_000)])
+def test_batches_in_little_shared_memory(emulate: Emulate, groups: int, shared_bytes: int) -> None:
+    """Adam's means move to the workspace, and inputs come in parts, where memory is short."""
+    problem = BackpropProblem((96, 6, 3), 9, 20, "relu", "cross_entropy", 8, adam=True)
+    device = emulate("bounds", shared_bytes_opt_in=shared_bytes)
+    check(device, Batched(), problem, (0.01, 0.0, 0.1), {"groups": groups})
 
 
 def test_it_comes_first_where_there_are_tensor_cores(emulate: Emulate) -> None:

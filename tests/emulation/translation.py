@@ -43,6 +43,8 @@ _PTX = {
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
+    "sqrt.approx.ftz.f32 %0, %1;": "%0 = sqrtf(%1)",
+    "div.approx.ftz.f32 %0, %1, %2;": "%0 = (%1) / (%2)",
     **{f"mma.sync.aligned.{shape} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
        "{%0, %1, %2, %3};":
        f"emulation::multiply({halves}, %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)"

@@ -105,6 +105,7 @@ BUILT = {
     **PROBLEMS,
     "backprop": [
         BackpropProblem((1024, 32, 10), 100, 100),
+        BackpropProblem((784, 100, 10), 400, 400, "relu", "cross_entropy", 200, adam=True),
         BackpropProblem((40, 20, 10), 100, 100, "relu", "cross_entropy", 4, velocity=True),
     ],
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from gossamer.device.base import Argument, Buffer, Device
 from gossamer.ops.algorithm import Algorithm
-from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.problem import BETAS, EPSILON, BackpropProblem
 from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 
@@ -37,9 +38,10 @@ class KernelBackprop(Algorithm):
 def not_plain(problem: BackpropProblem) -> str | None:
     """Return why plain gradient descent does not suffice; None where it does."""
     if problem.adam:
-        return "it does not support Adam; use per_step"
+        return "it does not support Adam; use batched or per_step"
     if problem.weighted:
-        return "it does not support sample weights with the loss squared_error; use per_step"
+        return ("it does not support sample weights with the loss squared_error; use batched or "
+                "per_step")
     return None
 
 
@@ -55,6 +57,13 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
     return {"ACTIVATE(z)": activate, "SLOPE(a)": slope,
             "ACTIVATE_OUTPUT(z)": activate_output, "OUTPUT_SLOPE(a)": output_slope,
             "SOFTMAX": int(problem.output_activation == "softmax")}
+
+
+def adam_macros() -> dict[str, object]:
+    """Return the constants of Adam as macros."""
+    return {"NEW_1": f"{1 - BETAS[0]!r}f", "NEW_2": f"{1 - BETAS[1]!r}f",
+            "LOG_BETA_1": f"{math.log(BETAS[0])!r}f", "LOG_BETA_2": f"{math.log(BETAS[1])!r}f",
+            "EPSILON": f"{EPSILON!r}f"}
 
 
 RunTime = Callable[..., Argument]

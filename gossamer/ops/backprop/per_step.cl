@@ -175,8 +175,10 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
     int i = GROUP_ID(1) * THREADS + item;
     const GLOBAL int *rows = order + network * samples + first;
     const GLOBAL float *state = units + network * batch * width;
-    float rate = settings[network * 3], momentum = settings[network * 3 + 1];
-    float decay = settings[network * 3 + 2];
+    float rate = settings[network * 3], decay = settings[network * 3 + 2];
+#if !ADAM
+    float momentum = settings[network * 3 + 1];
+#endif
     if (add_losses && unit == 0 && GROUP_ID(1) == 0)
         for (int b = 0; b < count; b++) {
             float loss = 0.0f;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,17 +19,14 @@ from gossamer.ops.backprop.kernels import (
     KernelBackprop,
     X,
     activation_macros,
+    adam_macros,
 )
-from gossamer.ops.backprop.problem import BETAS, EPSILON, BackpropProblem
+from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, groups_for
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("per_step.cl")
-_ADAM = {"NEW_1": f"{1 - BETAS[0]!r}f", "NEW_2": f"{1 - BETAS[1]!r}f",
-         "LOG_BETA_1": f"{math.log(BETAS[0])!r}f", "LOG_BETA_2": f"{math.log(BETAS[1])!r}f",
-         "EPSILON": f"{EPSILON!r}f"}
-"""The constants of Adam as macros."""
 _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
@@ -130,7 +126,7 @@ class _UpdateLaunches:
         activations = activation_macros(self.problem)
         macros = {name.upper(): 1, "THREADS": self.threads,
                   "WEIGHTED": int(self.problem.weighted), "ADAM": int(self.problem.adam),
-                  **_ADAM, **{key: activations[key] for key in macro_names}}
+                  **adam_macros(), **{key: activations[key] for key in macro_names}}
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:

@@ -15,6 +15,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.backprop import OP
+from gossamer.ops.backprop.batched import Batched
 from gossamer.ops.backprop.blocked import gram
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.blocked.pipeline import unfit_sizes
@@ -32,11 +33,12 @@ KERNELS = OP.algorithms[:-1]
 
 def kinds(variants: list[Variant]) -> list[Variant]:
     """Return the variant with the fewest work-items of each kind, that is of each place of the
-    weights and each form."""
+    weights, each form and each size of a group."""
     smallest: dict[Any, Variant] = {}
     for variant in sorted(variants, key=lambda v: (v["threads"], dict(v.config).get("apart", 0))):
         config = dict(variant.config)
-        smallest.setdefault((config.get("weights"), config.get("form")), variant)
+        smallest.setdefault((config.get("weights"), config.get("form"), config.get("groups")),
+                            variant)
     return list(smallest.values())
 
 
@@ -101,12 +103,12 @@ def test_output_activations(compiled_device: Device, output: str) -> None:
     check(problem, compiled_device, inputs=inputs_of(problem), taken=one(0))
 
 
-def test_only_per_step_trains_by_adam(compiled_device: Device) -> None:
+def test_what_does_not_train_by_adam_names_what_does(compiled_device: Device) -> None:
     problem = BackpropProblem((9, 5, 3), 6, 10, adam=True)
     reasons = {algorithm.name: algorithm.supports(problem, compiled_device)
                for algorithm in KERNELS}
-    assert reasons.pop("per_step") is None
-    assert all("use per_step" in reason for reason in reasons.values())
+    assert reasons.pop("per_step") is None and reasons.pop("batched") is None
+    assert all("use batched or per_step" in reason for reason in reasons.values())
 
 
 @pytest.mark.sanitize
@@ -189,6 +191,7 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))
+    assert "bytes of shared memory" in str(Batched().supports(wide, compiled_device))
     large_batch = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
     assert "smaller batch" in str(PerStep().supports(large_batch, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)

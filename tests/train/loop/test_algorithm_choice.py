@@ -39,8 +39,10 @@ PUBLISHED = (1024, 32, 10)
     ((784, 32, 16, 10), {}, ("persistent", "sparse")),
     ((784, 128, 10), {}, ("blocked", "launches")),
     ((784, 300, 100, 10), {}, ("blocked", "launches")),
-    ((784, 300, 100, 10), {"batch": 16}, ("per_step", None)),
-    ((784, 128, 10), {"velocity": True}, ("per_step", None))])
+    ((784, 300, 100, 10), {"batch": 16}, ("batched", None)),
+    ((784, 128, 10), {"velocity": True}, ("batched", None)),
+    ((784, 100, 10), {"adam": True, "batch": 200}, ("batched", None)),
+    ((784, 2000, 10), {"adam": True, "batch": 200}, ("per_step", None))])
 def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
                           expected: tuple[str, str | None]) -> None:
     assert _chosen(RecordingDevice(), sizes, settings) == expected

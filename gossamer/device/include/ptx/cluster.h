@@ -33,6 +33,7 @@
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
+#ifdef __CUDACC__
 /* mapa: returns the address of the same element in the shared memory of another work-group of the
  * cluster. */
 template <class Element>
@@ -46,3 +47,4 @@ INLINE Element *map_cluster(Element *own, int other)
     return own;
 #endif
 }
+#endif

@@ -1,0 +1,496 @@
+/* Back-propagation in one launch by a group of work-groups, for batches of any size.
+ *
+ * The inputs of a layer are divided among the work-groups of the group, a cluster, and each
+ * work-group keeps the weights of its inputs in shared memory until the last sample. A bias is the
+ * weight of an additional input, which is always 1. So the sums of a layer's units come in parts,
+ * one for each work-group. Every work-group adds up the parts of the units that are its inputs of
+ * the next layer. Backward, every work-group gathers all errors of a layer, with which it changes
+ * its weights and computes the errors of its inputs.
+ *
+ * Layers from SPLIT on are not divided: every work-group computes them for all samples with weights
+ * of its own, which stay equal to the last bit. Without such layers, each work-group computes the
+ * errors of the outputs for MINE samples.
+ *
+ * Memory that other work-groups read is written before a barrier of the group, read after it, and
+ * written again only after another barrier: parts of sums (P_AT), errors of outputs (O_AT) and of
+ * inputs (E_AT).
+ *
+ * In shared memory samples are rows of inputs, sums or errors, and an input is a row of weights.
+ * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. A name
+ * with the suffix _0 belongs to layer 0; there is one such name for each layer. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LAYERS 2 /* layers of weights */
+#define ALL(DO) DO(0) DO(1) /* DO for each layer */
+/* DO for each layer but 0 and the layer before it, from layer 1 on, and from the outputs on */
+#define UPPER(DO) DO(1, 0)
+#define LOWER(DO) DO(1, 0)
+/* what becomes of the sums of a layer */
+#define TAKE_SUMS_0 TAKE_HIDDEN(0, 1)
+#define TAKE_SUMS_1 TAKE_OUTPUTS(1)
+#define SPLIT 0 /* number of layers that are divided among the work-groups */
+#define THREADS 128 /* work-items of a work-group */
+#define CLUSTER 1 /* work-groups of a group */
+#define BATCH 8 /* samples of an update */
+#define ROWS 8 /* BATCH, rounded up to full tiles */
+#define MINE 8 /* samples whose outputs' errors a work-group computes */
+#define OUTPUTS 10 /* units of the last layer */
+#define OUTPUT_STRIDE 12 /* floats of a row of sums or errors of outputs */
+#define OUTPUT_ERROR_AT 14616 /* offset in shared memory, in floats, of the outputs' errors */
+#define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
+#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
+#define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
+#define COUNT 2410 /* weights and biases of a network */
+#define PARAMETERS 7231 /* parameters of a network */
+#define CHUNKS 1 /* a work-group's inputs of layer 0 are loaded in so many parts */
+#define CHUNK 68 /* inputs of layer 0 that are loaded at once */
+#define BUFFERS 2 /* buffers of such inputs */
+#define WIDE 1 /* 1: they are loaded four at a time */
+#define PARITIES 1 /* 2: P_AT has two buffers, which steps use in turn */
+#define X_AT 8640 /* offset in shared memory, in floats, of inputs of layer 0 */
+#define T_AT 9728 /* likewise: targets */
+#define V_AT 9888 /* likewise: weights of samples */
+#define ROW_AT 9888 /* likewise: indices of rows */
+#define Z_AT 9912 /* likewise: sums of outputs */
+#define STATISTIC_AT 10008 /* likewise: the largest sum of a sample's outputs, and a factor */
+#define FACTOR_AT 10024 /* likewise: Adam's factors of 32 steps */
+#define O_AT 10056 /* likewise: errors of outputs that other work-groups read */
+#define S_AT 10056 /* likewise: sums of parts of a product */
+#define FLOATS 18072 /* floats of shared memory */
+#define STATE 2880 /* floats of the weights of a work-group */
+#define INPUTS_0 64 /* inputs of the layer */
+#define UNITS_0 32 /* units of the layer */
+#define SHARE_0 68 /* a work-group's inputs of the layer */
+#define LENGTH_0 68 /* floats of a sample's inputs */
+#define STRIDE_0 36 /* floats of a row of weights, of sums or of errors */
+#define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
+#define W_AT_0 0 /* offset of the weights among a work-group's */
+#define A_AT_0 8640 /* offset in shared memory, in floats, of inputs of the layer */
+#define P_AT_0 11784 /* likewise: parts of sums of units */
+#define D_AT_0 11784 /* likewise: errors of units */
+#define E_AT_0 0 /* likewise: errors of inputs that other work-groups read */
+#define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of the sum over inputs */
+#define BACKWARD_0 2, 4 /* samples and inputs of a tile */
+/* inputs and units of a tile, and parts of the sum over samples; 0: no tiles, -1: one part, and
+ * each work-item changes the weights of its tiles */
+#define GRADIENT_0 4, 8, 1
+#define INPUTS_1 32
+#define UNITS_1 10
+#define SHARE_1 36
+#define LENGTH_1 36
+#define STRIDE_1 12
+#define GLOBAL_1 2080
+#define W_AT_1 2448
+#define A_AT_1 14232
+#define P_AT_1 14520
+#define D_AT_1 14616
+#define E_AT_1 0
+#define FORWARD_1 2, 4, 9
+#define BACKWARD_1 2, 2
+#define GRADIENT_1 8, 4, 8
+#define NEW_1 0.09999999999999998f /* share of a new gradient in Adam's mean of the gradients */
+#define NEW_2 0.0010000000000000009f /* share of a new square in Adam's mean of the squared gradients */
+#define LOG_BETA_1 -0.10536051565782628f /* logarithm of 1 - NEW_1 */
+#define LOG_BETA_2 -0.0010005003335835344f /* logarithm of 1 - NEW_2 */
+#define EPSILON 1e-08f /* the number that Adam adds to each square root */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/cp_async.h"
+#include "ops/backprop/batched_changes.h"
+#include "ops/backprop/batched_products.h"
+
+#define IS_SPLIT(l) ((l) < SPLIT)
+#define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)
+#define FOURS(count) CEIL_DIV(count, 4)
+/* whether the outputs' errors are computed by all work-groups, each for samples of its own */
+#define BY_SAMPLES (CLUSTER > 1 && SPLIT == LAYERS)
+/* memory of work-group `other` from an offset on, for layers that are divided */
+#if CLUSTER > 1
+#define PEER(l, at, other) (IS_SPLIT(l) ? map_cluster(pool, other) + (at) : pool + (at))
+#define PARTS(l) (IS_SPLIT(l) ? CLUSTER : 1)
+#define GROUP_BARRIER(l)     \
+    if (IS_SPLIT(l)) {       \
+        CLUSTER_BARRIER();   \
+    } else {                 \
+        BARRIER();           \
+    }
+#else
+#define PEER(l, at, other) (pool + (at))
+#define PARTS(l) 1
+#define GROUP_BARRIER(l) BARRIER();
+#endif
+#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * (ROWS * STRIDE_##l) : 0)
+
+/* Copies from global to shared memory, which are complete after COPIED. */
+#if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
+#define COPY(to, from) cp_async_ca<4>(shared_address(to), from, 4)
+#define COPY4(to, from) cp_async_16(shared_address(to), from, 16)
+#define COPIED() cp_async_wait_all()
+#else
+#define COPY(to, from) *(to) = *(from)
+#define COPY4(to, from) SHARED_STORE4(to, LOAD4(from))
+#define COPIED()
+#endif
+
+/* Copies the indices of the rows of a step. */
+#define FETCH_ROWS(number)                                                         \
+    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS)  \
+        COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
+
+/* Copies a part of a step's inputs of layer 0. */
+#define FETCH(number, chunk, buffer)                                               \
+    {                                                                              \
+        int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
+        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {          \
+            int b = n / (CHUNK / IN_STEP), i = n % (CHUNK / IN_STEP) * IN_STEP;    \
+            SHARED_POINTER float *to = pool + X_AT + (buffer) * (ROWS * LENGTH_0)  \
+                                       + b * LENGTH_0 + i;                         \
+            if (b < count_ && begin + i < INPUTS_0)                                \
+                IN_COPY(to, x + (INT64)rows[(number) % 3 * BATCH + b] * INPUTS_0 + begin + i); \
+            else if (begin + i >= INPUTS_0)                                        \
+                for (int c = 0; c < IN_STEP; c++)                                  \
+                    to[c] = begin + i + c == INPUTS_0 ? 1.0f : 0.0f;               \
+        }                                                                          \
+    }
+#if WIDE
+#define IN_STEP 4
+#define IN_COPY COPY4
+#else
+#define IN_STEP 1
+#define IN_COPY COPY
+#endif
+
+/* Copies a step's targets and weights of samples. */
+#if WEIGHTED
+#define FETCH_WEIGHT(m, row, buffer) \
+    COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
+#else
+#define FETCH_WEIGHT(m, row, buffer)
+#endif
+#define FETCH_TARGETS(number, buffer)                                              \
+    ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                         \
+        int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
+        if (b < BATCH && (number) * BATCH + b < samples) {                         \
+            int row = rows[(number) % 3 * BATCH + b];                              \
+            COPY(pool + T_AT + (buffer) * (MINE * OUTPUTS) + n,                    \
+                 targets + (INT64)row * OUTPUTS + k);                              \
+            if (k == 0) {                                                          \
+                FETCH_WEIGHT(m, row, buffer)                                       \
+            }                                                                      \
+        }                                                                          \
+    }
+
+/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. */
+#define FORWARD_PRODUCT(l, in, weights, inputs, add)                                 \
+    {                                                                              \
+        const int tile[] = {FORWARD_##l};                                          \
+        if (tile[2] > 1) {                                                         \
+            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l, pool + S_AT, \
+                            FOURS(inputs), UNITS_##l, FORWARD_##l, 0, item);       \
+            BARRIER();                                                             \
+            add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), ROWS * STRIDE_##l, tile[2], item); \
+        } else {                                                                   \
+            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,          \
+                            pool + P_AT_##l + PARITY(l), FOURS(inputs), UNITS_##l,          \
+                            FORWARD_##l, add, item);                               \
+        }                                                                          \
+    }
+#define FORWARD(l, before)                                                         \
+    HIDE(item);                                                                    \
+    FORWARD_PRODUCT(l, pool + A_AT_##l, W_AT_##l, SHARE_##l, 0)                    \
+    GROUP_BARRIER(l)                                                               \
+    TAKE_SUMS_##l
+#define FORWARD_FIRST                                                              \
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {                                 \
+        if (CHUNKS > 1) {                                                          \
+            COPIED();                                                              \
+            BARRIER();                                                             \
+            FETCH(step, (chunk + 1) % CHUNKS, (chunk + 1) % 2)                     \
+        }                                                                          \
+        FORWARD_PRODUCT(0, pool + X_AT + FORWARD_BUFFER * (ROWS * LENGTH_0),       \
+                        W_AT_0 + chunk * CHUNK * STRIDE_0, CHUNK, chunk)           \
+    }                                                                              \
+    GROUP_BARRIER(0)                                                               \
+    TAKE_SUMS_0
+#define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
+
+/* Adds up the parts of four sums of a sample, from unit j on. */
+#define ADD_PARTS4(total, l, b, j)                                                     \
+    float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
+    int first_part = 0;                                                            \
+    HIDE(first_part); /* or registers would hold the addresses of all parts */     \
+    UNROLL for (int part = 0; part < PARTS(l); part++) {                           \
+        float4 more = SHARED_LOAD4(PEER(l, P_AT_##l + PARITY(l), first_part + part) \
+                                   + (b) * STRIDE_##l + (j));                      \
+        total.x += more.x;                                                             \
+        total.y += more.y;                                                             \
+        total.z += more.z;                                                             \
+        total.w += more.w;                                                             \
+    }
+
+/* Makes sums of a layer the inputs of the next layer, or keeps the sums of outputs. */
+#define TAKE_HIDDEN(l, next)                                                       \
+    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {             \
+        int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
+        int j = BASE(next) + i;                                                    \
+        SHARED_POINTER float *in = pool + A_AT_##next + b * LENGTH_##next + i;     \
+        float4 out = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
+        if (j < UNITS_##l) {                                                       \
+            ADD_PARTS4(sum, l, b, j)                                               \
+            out = MAKE4(ACTIVATE(sum.x), ACTIVATE(sum.y), ACTIVATE(sum.z), ACTIVATE(sum.w)); \
+        }                                                                          \
+        in[0] = INPUT_VALUE(j, UNITS_##l, out.x);                                  \
+        in[1] = INPUT_VALUE(j + 1, UNITS_##l, out.y);                              \
+        in[2] = INPUT_VALUE(j + 2, UNITS_##l, out.z);                              \
+        in[3] = INPUT_VALUE(j + 3, UNITS_##l, out.w);                              \
+    }                                                                              \
+    BARRIER();
+#define INPUT_VALUE(j, units, value) ((j) < (units) ? (value) : (j) == (units) ? 1.0f : 0.0f)
+#define TAKE_OUTPUTS(l)                                                            \
+    ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {                  \
+        int m = n / FOURS(OUTPUTS), j = n % FOURS(OUTPUTS) * 4;                    \
+        if (first_mine + m < ROWS) {                                               \
+            ADD_PARTS4(sum, l, first_mine + m, j)                                  \
+            SHARED_STORE4(pool + Z_AT + m * STRIDE_##l + j, sum);                  \
+        }                                                                          \
+    }                                                                              \
+    BARRIER();
+
+/* Gathers the errors of a layer's units, which are the inputs of the next layer, from all
+ * work-groups. */
+#define GATHER(l, next)                                                            \
+    ROLLED for (int begin = item; begin < ROWS * FOURS(UNITS_##l); begin += 4 * THREADS) { \
+        float4 errors[4];                                                          \
+        UNROLL for (int ahead = 0; ahead < 4; ahead++) {                           \
+            int n = begin + ahead * THREADS;                                       \
+            int b = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
+            errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                         \
+            if (n < ROWS * FOURS(UNITS_##l))                                       \
+                errors[ahead] = SHARED_LOAD4(PEER(next, E_AT_##next, j / SHARE_##next) \
+                                             + b * SHARE_##next + j % SHARE_##next); \
+        }                                                                          \
+        UNROLL for (int ahead = 0; ahead < 4; ahead++) {                           \
+            int n = begin + ahead * THREADS;                                       \
+            int b = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
+            if (n < ROWS * FOURS(UNITS_##l))                                       \
+                SHARED_STORE4(pool + D_AT_##l + b * STRIDE_##l + j, errors[ahead]); \
+        }                                                                          \
+    }                                                                              \
+    BARRIER();
+
+/* Goes back through a layer other than 0: computes the errors of its inputs, changes its weights,
+ * and gathers the errors. */
+#define BACKWARD(l, before)                                                        \
+    HIDE(item);                                                                    \
+    if (IS_SPLIT(l))                                                               \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
+                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l,  \
+                         INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
+    else                                                                           \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
+                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l),  \
+                         4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
+    BARRIER();                                                                     \
+    CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
+    if (CLUSTER > 1 && IS_SPLIT(l)) {                                              \
+        GROUP_BARRIER(l)                                                           \
+        GATHER(before, l)                                                          \
+    }
+
+/* Copies a layer's weights, with their moments, to or from this work-group. */
+#define MOVE(l, MOVE_ONE)                                                          \
+    ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {                  \
+        int i = n % SHARE_##l, j = n / SHARE_##l, input = BASE(l) + i;             \
+        int there = GLOBAL_##l + (input < INPUTS_##l ? j * INPUTS_##l + input      \
+                                                     : INPUTS_##l * UNITS_##l + j); \
+        int at = W_AT_##l + i * STRIDE_##l + j;                                    \
+        if (input <= INPUTS_##l)                                                   \
+            MOVE_ONE                                                               \
+    }
+#define LOAD_ONE                                                                   \
+    {                                                                              \
+        pool[at] = before[there];                                                  \
+        UNROLL for (int number = 0; number < MOMENTS; number++)                    \
+            MOMENT(number, at) = before[(number + 1) * COUNT + there];             \
+    }
+#define STORE_ONE                                                                  \
+    {                                                                              \
+        after[there] = pool[at];                                                   \
+        UNROLL for (int number = 0; number < MOMENTS; number++)                    \
+            after[(number + 1) * COUNT + there] = MOMENT(number, at);              \
+    }
+#define LOAD(l) MOVE(l, LOAD_ONE)
+#define STORE(l)                                                                   \
+    if (IS_SPLIT(l) || rank == 0)                                                  \
+        MOVE(l, STORE_ONE)
+
+KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
+    const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
+    const GLOBAL float *before,
+#if WEIGHTED
+    const GLOBAL float *RESTRICT sample_weights,
+#endif
+    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT moments, int samples
+    DYNAMIC_SHARED_PARAMETER(float4, pool4))
+{
+    DYNAMIC_SHARED(float4, pool4)
+    SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
+    SHARED_POINTER int *rows = (SHARED_POINTER int *)pool4 + ROW_AT;
+    int item = LOCAL_ID(0), rank = GROUP_ID(0) % CLUSTER, network = GROUP_ID(0) / CLUSTER;
+    int first_mine = BY_SAMPLES ? rank * MINE : 0;
+    int steps = CEIL_DIV(samples, BATCH);
+    float rate = settings[network * 3], decay = settings[network * 3 + 2];
+#if MOMENTS == 1
+    float momentum = settings[network * 3 + 1];
+#endif
+    before += (INT64)network * PARAMETERS;
+    after += (INT64)network * PARAMETERS;
+    order += (INT64)network * samples;
+    losses += (INT64)network * samples;
+#if MOMENTS && !MOMENTS_SHARED
+    moments += (INT64)GROUP_ID(0) * MOMENTS * STATE;
+    ROLLED for (int n = item; n < MOMENTS * STATE; n += THREADS)
+        moments[n] = 0.0f;
+#endif
+    ROLLED for (int n = item; n < FLOATS; n += THREADS)
+        pool[n] = 0.0f;
+    GLOBAL_BARRIER();
+    ALL(LOAD)
+#if MOMENTS == 2
+    float made = before[PARAMETERS - 1];
+#endif
+    FETCH_ROWS(0)
+    FETCH_ROWS(1)
+    COPIED();
+    GLOBAL_BARRIER();
+    FETCH(0, 0, 0)
+    FETCH_TARGETS(0, 0)
+
+    for (int step = 0; step < steps; step++) {
+        int count = LESSER(BATCH, samples - step * BATCH);
+        float share = 1.0f / (float)count, step_rate = rate;
+        HIDE(item);
+        COPIED();
+        BARRIER();
+#if MOMENTS == 2
+        /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
+        if (step % 32 == 0 && item < 32) {
+            float updates = made + (float)(step + item + 1);
+            pool[FACTOR_AT + item] = sqrt(-expm1(updates * LOG_BETA_2))
+                                     / -expm1(updates * LOG_BETA_1);
+        }
+#endif
+        FETCH_ROWS(step + 2)
+#if CHUNKS == 1 && BUFFERS == 2
+        FETCH(step + 1, 0, (step + 1) % 2)
+        FETCH_TARGETS(step + 1, (step + 1) % 2)
+#endif
+        FORWARD_FIRST
+        UPPER(FORWARD)
+
+        SHARED_POINTER const float *target = pool + T_AT + step % BUFFERS * (MINE * OUTPUTS);
+#if WEIGHTED
+        SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
+#endif
+        ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
+            SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
+            SHARED_POINTER const float *t = target + m * OUTPUTS;
+            float loss = 0.0f;
+#if SOFTMAX
+            float largest = -INFINITY, sum = 0.0f, wanted = 0.0f;
+            for (int k = 0; k < OUTPUTS; k++)
+                largest = MAXIMUM(z[k], largest);
+            for (int k = 0; k < OUTPUTS; k++) {
+                sum += exp(z[k] - largest);
+                wanted += t[k];
+            }
+            float logarithm = log(sum);
+            for (int k = 0; k < OUTPUTS; k++)
+                loss += t[k] * (logarithm + largest - z[k]);
+            pool[STATISTIC_AT + 2 * m] = largest;
+            pool[STATISTIC_AT + 2 * m + 1] = wanted / sum;
+#else
+            for (int k = 0; k < OUTPUTS; k++) {
+                float off = t[k] - ACTIVATE_OUTPUT(z[k]);
+                loss = FMA(0.5f * off, off, loss);
+            }
+#if WEIGHTED
+            loss *= weight[m];
+#endif
+#endif
+            if (BY_SAMPLES || rank == 0)
+                losses[step * BATCH + first_mine + m] = loss;
+        }
+#if SOFTMAX
+        BARRIER();
+#endif
+        ROLLED for (int n = item; n < MINE * 4 * FOURS(OUTPUTS); n += THREADS) {
+            int m = n / (4 * FOURS(OUTPUTS)), k = n % (4 * FOURS(OUTPUTS));
+            float error = 0.0f;
+            if (k < OUTPUTS && first_mine + m < count) {
+                float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
+#if SOFTMAX
+                error = FMA(exp(z - pool[STATISTIC_AT + 2 * m]), pool[STATISTIC_AT + 2 * m + 1],
+                            -t);
+#else
+                float y = ACTIVATE_OUTPUT(z);
+                error = (y - t) * OUTPUT_SLOPE(y);
+#if WEIGHTED
+                error *= weight[m];
+#endif
+#endif
+            }
+            pool[(BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] = error;
+        }
+#if BY_SAMPLES
+        CLUSTER_BARRIER();
+        ROLLED for (int n = item; n < ROWS * FOURS(OUTPUTS); n += THREADS) {
+            int b = n / FOURS(OUTPUTS), at = b % MINE * OUTPUT_STRIDE + n % FOURS(OUTPUTS) * 4;
+            SHARED_STORE4(pool + OUTPUT_ERROR_AT + b * OUTPUT_STRIDE + n % FOURS(OUTPUTS) * 4,
+                          SHARED_LOAD4(map_cluster(pool, b / MINE) + O_AT + at));
+        }
+#endif
+        BARRIER();
+
+#if MOMENTS == 2
+        step_rate = rate * pool[FACTOR_AT + step % 32];
+#endif
+        LOWER(BACKWARD)
+#if CHUNKS > 1
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            COPIED();
+            BARRIER();
+            if (chunk + 1 < CHUNKS) {
+                FETCH(step, chunk + 1, (CHUNKS + chunk + 1) % 2)
+            } else {
+                FETCH(step + 1, 0, 0)
+                FETCH_TARGETS(step + 1, (step + 1) % BUFFERS)
+            }
+            CHANGE_WEIGHTS(0, pool + X_AT + (CHUNKS + chunk) % 2 * (ROWS * LENGTH_0), chunk * CHUNK,
+                           CHUNK, )
+        }
+#elif BUFFERS == 2
+        CHANGE_WEIGHTS(0, pool + X_AT + step % 2 * (ROWS * LENGTH_0), 0, CHUNK, )
+#else
+        CHANGE_WEIGHTS(0, pool + X_AT, 0, CHUNK,
+                       BARRIER(); FETCH(step + 1, 0, 0) FETCH_TARGETS(step + 1, 0))
+#endif
+    }
+
+    COPIED();
+    GROUP_BARRIER(0)
+    GLOBAL_BARRIER();
+    ALL(STORE)
+#if MOMENTS == 2
+    if (rank == 0 && item == 0)
+        after[PARAMETERS - 1] = made + (float)steps;
+#endif
+}

@@ -1,0 +1,263 @@
+"""Back-propagation in one launch, with a group of work-groups per network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.errors import UnsupportedError
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.backprop.batched_tiles import Tile, backward_tile, forward_tile, gradient_tile
+from gossamer.ops.backprop.kernels import (
+    LOSSES,
+    ORDER,
+    PARAMETERS,
+    SAMPLE_WEIGHTS,
+    SETTINGS,
+    TARGETS,
+    TRAINED,
+    KernelBackprop,
+    X,
+    activation_macros,
+    adam_macros,
+    padded,
+)
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
+
+_SOURCE = Path(__file__).with_name("batched.cl")
+_GROUPS = (1, 2, 4, 8, 16)
+_THREADS = (64, 128, 256, 384, 512)
+_LARGEST_GRID = 2**31 - 1
+_MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
+"""Largest numbers of parts of a product's sums, of which the first is taken that fits.
+
+With 0, gradients stay in registers."""
+_SMALL = 1024
+"""Number of sums of a layer up to which every work-group adds up all of them, for all samples, and
+trains the layers above with weights of its own."""
+
+
+class Batched(KernelBackprop):
+    """Training in one launch, in which a group of work-groups trains each network.
+
+    The work-groups divide each layer's inputs among themselves, and keep the weights of these
+    inputs in shared memory. Groups of several work-groups are clusters.
+    """
+
+    name = "batched"
+
+    def supports(self, problem: BackpropProblem, device: Device) -> str | None:
+        if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if problem.networks * max(_group_sizes(device)) > _LARGEST_GRID:
+            return f"it supports at most {_LARGEST_GRID // max(_group_sizes(device))} networks"
+        if not _layouts(problem, device):
+            return ("the weights, sums and samples of a group of at most "
+                    f"{max(_group_sizes(device))} work-groups need more than the "
+                    f"{device.limits.shared_bytes_opt_in} bytes of shared memory of each")
+        return None
+
+    def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
+        for layout in _layouts(problem, device):
+            yield Variant((("groups", layout.groups), ("threads", layout.threads)),
+                          problem.inputs, problem.outputs, workspace=layout.workspace)
+
+    def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.outputs[0].size == 0:
+            return State(problem, variant, device)
+        layout = _fitting(problem, variant["groups"], variant["threads"], device.limits)
+        if layout is None:
+            raise UnsupportedError(f"{self.name}: {variant.config_text} does not fit {device.name}")
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "batched", layout.macros, dynamic_shared=True,
+            architectures=("sm_90" if layout.groups > 1 else "sm_75", "sm_100")))
+        numbers = (X, TARGETS, ORDER, SETTINGS, PARAMETERS,
+                   *((SAMPLE_WEIGHTS,) if problem.weighted else ()))
+        return State(problem, variant, device, [Launch(
+            kernel, (layout.groups * problem.networks,), (layout.threads,),
+            (*map(input_buffer, numbers), output_buffer(TRAINED), output_buffer(LOSSES),
+             workspace_buffer, problem.samples), 4 * layout.floats)])
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What of a layout is a matter of space.
+
+    parts: largest number of parts of a product's sums.
+    moments: whether Adam's means, or velocities, are in shared memory.
+    buffers: buffers of a work-group's inputs of layer 0.
+    chunks: number of parts in which these inputs are loaded.
+    """
+
+    parts: int
+    moments: bool
+    buffers: int
+    chunks: int
+
+
+class _Layout:
+    """How a network is divided among a group, and the offsets in shared memory.
+
+    groups: work-groups of the group.
+    threads: work-items of a work-group.
+    cycles: expected cycles of the products of an update.
+    floats: floats of shared memory.
+    workspace: bytes of the workspace, of all networks.
+    """
+
+    def __init__(self, problem: BackpropProblem, groups: int, threads: int,
+                 memory: _Memory) -> None:
+        self.groups, self.threads, self._memory = groups, threads, memory
+        sizes, batch = problem.sizes, min(problem.batch, max(problem.samples, 1))
+        self._layers = range(len(sizes) - 1)
+        self._batch = batch
+        self._rows = rows = rounded_up(batch, 8) if batch > 4 else batch
+        replicated = groups > 1 and batch * max(sizes[1:]) <= _SMALL
+        self._split = 0 if groups == 1 else 1 if replicated and len(sizes) > 2 else len(sizes) - 1
+        by_samples = groups > 1 and self._split == len(sizes) - 1
+        self._mine = -(-rows // groups) if by_samples else rows
+        self._share = [padded(-(-(inputs + 1) // groups) if layer < self._split else inputs + 1)
+                       for layer, inputs in enumerate(sizes[:-1])]
+        self._chunk = padded(-(-self._share[0] // memory.chunks))
+        self._share[0] = self._chunk * memory.chunks
+        self._stride = [_odd_fours(units) for units in sizes[1:]]
+        self._length = [_odd_fours(share) for share in (self._chunk, *self._share[1:])]
+        self._moments = 2 if problem.adam else int(problem.velocity)
+        self.cycles = 0.0
+        self.macros: dict[str, object] = {}
+        self._choose_tiles(sizes)
+        state = sum(share * stride for share, stride in
+                    zip(self._share, self._stride, strict=True))
+        shared_moments = self._moments if memory.moments else 0
+        self.workspace = (0 if shared_moments == self._moments else
+                          4 * problem.networks * groups * self._moments * state)
+        self.floats = 0
+        self._take((1 + shared_moments) * state)
+        self._place(by_samples, problem)
+        layers = list(self._layers)
+        upper = [f"DO({layer}, {layer - 1})" for layer in layers[1:]]
+        self.macros.update({
+            "ALL(DO)": " ".join(f"DO({layer})" for layer in layers),
+            "UPPER(DO)": " ".join(upper), "LOWER(DO)": " ".join(reversed(upper)),
+            "LAYERS": len(layers), "SPLIT": self._split, "THREADS": threads, "CLUSTER": groups,
+            "BATCH": batch, "ROWS": rows, "MINE": self._mine, "OUTPUTS": sizes[-1],
+            "OUTPUT_STRIDE": self._stride[-1],
+            "OUTPUT_ERROR_AT": self.macros[f"D_AT_{layers[-1]}"],
+            "MOMENTS": self._moments, "MOMENTS_SHARED": int(shared_moments == self._moments),
+            "WEIGHTED": int(problem.weighted), "COUNT": problem.weight_count,
+            "PARAMETERS": problem.parameter_count, "CHUNKS": memory.chunks, "CHUNK": self._chunk,
+            "BUFFERS": memory.buffers, "WIDE": int(sizes[0] % 4 == 0), "FLOATS": self.floats,
+            "STATE": state, **activation_macros(problem), **adam_macros()})
+        parameter = at = 0
+        for layer, (units, inputs) in enumerate(problem.layer_shapes):
+            self.macros.update({
+                f"INPUTS_{layer}": inputs, f"UNITS_{layer}": units,
+                f"SHARE_{layer}": self._share[layer], f"LENGTH_{layer}": self._length[layer],
+                f"STRIDE_{layer}": self._stride[layer], f"GLOBAL_{layer}": parameter,
+                f"W_AT_{layer}": at,
+                f"TAKE_SUMS_{layer}": (f"TAKE_OUTPUTS({layer})" if layer == layers[-1] else
+                                       f"TAKE_HIDDEN({layer}, {layer + 1})")})
+            parameter += units * (inputs + 1)
+            at += self._share[layer] * self._stride[layer]
+
+    def _choose_tiles(self, sizes: tuple[int, ...]) -> None:
+        memory, rows = self._memory, self._rows
+        self._forward: list[Tile] = []
+        self._gradient: list[Tile] = []
+        for layer in self._layers:
+            units, chunks = sizes[layer + 1], memory.chunks if layer == 0 else 1
+            inputs = self._share[layer] // chunks
+            parts = 0 if chunks > 1 else memory.parts
+            forward = forward_tile(rows, units, inputs, parts, self.threads)
+            gradient = gradient_tile(inputs, units, rows, parts, self.threads)
+            backward = backward_tile(rows, self._share[layer], units, self.threads)
+            self._forward.append(forward)
+            self._gradient.append(gradient)
+            self.cycles += chunks * (forward.cycles + gradient.cycles)
+            self.cycles += backward.cycles if layer else 0.0
+            self.macros.update({f"FORWARD_{layer}": forward.text,
+                                f"GRADIENT_{layer}": gradient.text,
+                                f"BACKWARD_{layer}": f"{backward.rows}, {backward.columns}"})
+
+    def _place(self, by_samples: bool, problem: BackpropProblem) -> None:
+        """Reserve shared memory for all but the weights."""
+        memory, rows, mine, last = self._memory, self._rows, self._mine, self._layers[-1]
+        outputs, macros = problem.sizes[-1], self.macros
+        macros["PARITIES"] = parities = 2 if self.groups > 1 and not by_samples else 1
+        macros["X_AT"] = self._take(memory.buffers * rows * self._length[0])
+        macros["T_AT"] = self._take(memory.buffers * mine * outputs)
+        macros["V_AT"] = self._take(memory.buffers * mine * problem.weighted)
+        macros["ROW_AT"] = self._take(3 * self._batch)
+        macros["Z_AT"] = self._take(mine * self._stride[-1])
+        macros["STATISTIC_AT"] = self._take(2 * mine)
+        macros["FACTOR_AT"] = self._take(32 * problem.adam)
+        macros["O_AT"] = self._take(mine * self._stride[-1] * by_samples)
+        macros["S_AT"] = self._take(max(
+            (tile.parts * rows * stride if tile.parts > 1 else 0
+             for tile, stride in zip(self._forward, self._stride, strict=True)), default=0))
+        for layer in self._layers:
+            stride, split = self._stride[layer], layer < self._split
+            gradient = self._gradient[layer]
+            sums = rows * stride
+            errors = max(sums, gradient.parts * self._share[layer] * stride
+                         if gradient.parts > 0 else 0)
+            macros[f"A_AT_{layer}"] = (self._take(rows * self._length[layer]) if layer
+                                       else macros["X_AT"])
+            macros[f"E_AT_{layer}"] = (self._take(rows * self._share[layer]) if layer and split
+                                       else 0)
+            # errors take the place of the sums, unless other work-groups or work-items may still
+            # be reading these
+            is_shared = by_samples or (layer < last and not split)
+            if is_shared:
+                macros[f"P_AT_{layer}"] = macros[f"D_AT_{layer}"] = self._take(errors)
+            else:
+                macros[f"P_AT_{layer}"] = self._take(sums * (parities if split else 1))
+                macros[f"D_AT_{layer}"] = self._take(errors)
+
+    def _take(self, floats: int) -> int:
+        """Reserve floats and return their offset, a multiple of four."""
+        start = self.floats
+        self.floats += padded(floats)
+        return start
+
+
+def _odd_fours(floats: int) -> int:
+    """Round a number up to an odd multiple of four."""
+    return padded(floats) + (4 if padded(floats) % 8 == 0 else 0)
+
+
+def _group_sizes(device: Device) -> list[int]:
+    """Return the numbers of work-groups of a group that the device allows."""
+    return [groups for groups in _GROUPS if groups <= max(1, device.limits.cluster)]
+
+
+def _layouts(problem: BackpropProblem, device: Device) -> list[_Layout]:
+    """Return the layouts that fit the device, those with the least expected times first."""
+    layouts = [layout for groups in _group_sizes(device) for threads in _THREADS
+               if threads <= device.limits.work_group_size
+               and (layout := _fitting(problem, groups, threads, device.limits)) is not None]
+    return sorted(layouts, key=lambda layout: layout.cycles)
+
+
+def _fitting(problem: BackpropProblem, groups: int, threads: int,
+             limits: Limits) -> _Layout | None:
+    """Return the first layout that fits shared memory; None if there is none."""
+    for chunks in (1, 2, 4, 8, 16, 32, 64):
+        if chunks > 1 and problem.sizes[0] < 16 * chunks * groups:
+            break
+        for moments in (True, False):
+            for buffers in (2, 1) if chunks == 1 else (2,):
+                for parts in _MOST_PARTS:
+                    layout = _Layout(problem, groups, threads,
+                                     _Memory(parts, moments, buffers, chunks))
+                    if 4 * layout.floats <= limits.shared_bytes_opt_in:
+                        return layout
+    return None

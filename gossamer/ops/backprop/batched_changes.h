@@ -1,0 +1,180 @@
+/* How batched.cl changes a layer's weights. The macros use names of its kernel: `pool`, `moments`,
+ * `item`, `rank`, `decay`, `momentum`, `share`, which is 1 / samples, and `step_rate`. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined MOMENTS
+#define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
+#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
+#define STATE 1600 /* floats of the weights of a work-group */
+#define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
+#define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
+#define EPSILON 1e-8f /* the number that Adam adds to each square root */
+#endif
+
+#include "dialect/common.h"
+#include "ops/backprop/batched_products.h"
+
+#if MOMENTS_SHARED
+#define MOMENT(number, at) pool[((number) + 1) * STATE + (at)]
+#define MOMENT4(number, at) SHARED_LOAD4(pool + ((number) + 1) * STATE + (at))
+#define STORE_MOMENT4(number, at, value) SHARED_STORE4(pool + ((number) + 1) * STATE + (at), value)
+#else
+#define MOMENT(number, at) moments[(number) * STATE + (at)]
+#define MOMENT4(number, at) LOAD4(moments + (number) * STATE + (at))
+#define STORE_MOMENT4(number, at, value) STORE4(moments + (number) * STATE + (at), value)
+#endif
+
+/* mean / (root of square + EPSILON), in CUDA with a relative error of a few units in the last place
+ * instead of half a unit, and with subnormal numbers as 0: a third of the instructions */
+#ifdef __CUDACC__
+#define QUOTIENT_BY_ROOT(mean, square) quotient_by_root(mean, square)
+INLINE float quotient_by_root(float mean, float square)
+{
+    float root, quotient;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(square));
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(quotient) : "f"(mean), "f"(root + EPSILON));
+    return quotient;
+}
+#else
+#define QUOTIENT_BY_ROOT(mean, square) ((mean) / (sqrt(square) + EPSILON))
+#endif
+
+/* Changes one of four weights by its gradient, summed over samples. */
+#define CHANGE(c)                                                                  \
+    {                                                                              \
+        float change = FMA(decayed, weight4.c, share * gradient.c);                \
+        CHANGE_MOMENTS(c)                                                          \
+        weight4.c = FMA(-step_rate, change, weight4.c);                            \
+    }
+#if MOMENTS == 2
+#define CHANGE_MOMENTS(c)                                                          \
+    mean.c = FMA(NEW_1, change - mean.c, mean.c);                                  \
+    square.c = FMA(NEW_2, FMA(change, change, -square.c), square.c);               \
+    change = QUOTIENT_BY_ROOT(mean.c, square.c);
+#elif MOMENTS == 1
+#define CHANGE_MOMENTS(c)                                                          \
+    change = FMA(momentum, mean.c, change);                                        \
+    mean.c = change;
+#else
+#define CHANGE_MOMENTS(c)
+#endif
+
+/* Loads or stores `mean` and `square` of the four weights at an offset. */
+#if MOMENTS == 2
+#define LOAD_MOMENTS(at) mean = MOMENT4(0, at), square = MOMENT4(1, at)
+#define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean), STORE_MOMENT4(1, at, square)
+#elif MOMENTS == 1
+#define LOAD_MOMENTS(at) mean = MOMENT4(0, at)
+#define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean)
+#else
+#define LOAD_MOMENTS(at) (void)(at)
+#define STORE_MOMENTS(at)
+#endif
+
+#ifdef __CUDACC__
+#define MAYBE_UNUSED [[maybe_unused]]
+#else
+#define MAYBE_UNUSED
+#endif
+
+/* Changes the four weights at an offset, of input i, by `gradient`, `mean` and `square`. */
+#define CHANGE4(l, i, at)                                                          \
+    {                                                                              \
+        float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;                 \
+        float4 weight4 = SHARED_LOAD4(pool + (at));                                \
+        CHANGE(x)                                                                  \
+        CHANGE(y)                                                                  \
+        CHANGE(z)                                                                  \
+        CHANGE(w)                                                                  \
+        SHARED_STORE4(pool + (at), weight4);                                       \
+        STORE_MOMENTS(at);                                                         \
+    }
+
+/* Changes all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT adds the gradient of
+ * unit j and input first + i, and of the next three units, to `gradient`. Moments in the workspace
+ * are loaded AHEAD at once. */
+#define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
+    ROLLED for (int begin = item; begin < (inputs) * FOURS(UNITS_##l); begin += AHEAD * THREADS) { \
+        float4 means[AHEAD], squares[AHEAD];                                       \
+        UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
+            int n = begin + ahead * THREADS;                                       \
+            int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
+            MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean;            \
+            if (n < (inputs) * FOURS(UNITS_##l))                                   \
+                LOAD_MOMENTS(W_AT_##l + ((first) + i) * STRIDE_##l + j);           \
+            means[ahead] = mean;                                                   \
+            squares[ahead] = square;                                               \
+        }                                                                          \
+        UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
+            int n = begin + ahead * THREADS;                                       \
+            int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
+            MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];                   \
+            if (n < (inputs) * FOURS(UNITS_##l)) {                                 \
+                float4 gradient = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                   \
+                SUM_GRADIENT                                                       \
+                CHANGE4(l, (first) + i, W_AT_##l + ((first) + i) * STRIDE_##l + j) \
+            }                                                                      \
+        }                                                                          \
+    }
+#if MOMENTS && !MOMENTS_SHARED
+#define AHEAD 4
+#else
+#define AHEAD 1
+#endif
+
+/* Changes a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units.
+ * No barrier follows. AFTER_PRODUCT, which begins with a barrier, may overwrite the inputs. */
+#define CHANGE_WEIGHTS(l, in, first, inputs, AFTER_PRODUCT)                        \
+    {                                                                              \
+        HIDE(item);                                                                \
+        const int tile[] = {GRADIENT_##l};                                         \
+        const int tiles_i = CEIL_DIV(inputs, tile[0]), tiles_j = CEIL_DIV(UNITS_##l, tile[1]); \
+        if (tile[2] > 0) {                                                         \
+            float sum[8][8];                                                       \
+            clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
+            int t = item % (tiles_i * tiles_j), part = item / (tiles_i * tiles_j); \
+            if (part < tile[2])                                                    \
+                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
+                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, GRADIENT_##l, part); \
+            BARRIER();                                                             \
+            if (part < tile[2])                                                    \
+                store_gradient_tile(sum, pool + D_AT_##l + part * (inputs) * STRIDE_##l,   \
+                                    STRIDE_##l, inputs, UNITS_##l, t % tiles_i, t / tiles_i, \
+                                    tiles_i, tiles_j, GRADIENT_##l);               \
+            BARRIER();                                                             \
+            AFTER_PRODUCT                                                          \
+            CHANGE_ALL(l, first, inputs,                                           \
+                       gradient = sum_of_parts(pool + D_AT_##l + i * STRIDE_##l + j, \
+                                               (inputs) * STRIDE_##l, tile[2]);)   \
+        } else if (tile[2] == 0) {                                                 \
+            CHANGE_ALL(l, first, inputs,                                           \
+                       ROLLED for (int b = 0; b < BATCH; b++) {                    \
+                           float4 error = SHARED_LOAD4(pool + D_AT_##l + b * STRIDE_##l + j); \
+                           float value = (in)[b * LENGTH_##l + i];                 \
+                           ADD_SCALED4(gradient, value, error);                    \
+                       })                                                          \
+            AFTER_PRODUCT                                                          \
+        } else {                                                                   \
+            ROLLED for (int t = item; t < tiles_i * tiles_j; t += THREADS) {       \
+                float sum[8][8];                                                   \
+                clear_tile(sum, tile[0], tile[1]);                                 \
+                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
+                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, tile[0], tile[1], 1, 0); \
+                UNROLL for (int m = 0; m < tile[0]; m++)                           \
+                    UNROLL for (int n = 0; n < tile[1]; n += 4) {                  \
+                        int i = COLUMN(t % tiles_i, tiles_i, m);                   \
+                        int j = COLUMN(t / tiles_i, tiles_j, n);                   \
+                        int at = W_AT_##l + ((first) + i) * STRIDE_##l + j;        \
+                        float4 gradient = MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], \
+                                                sum[m][n + 3]);                    \
+                        MAYBE_UNUSED float4 mean = gradient, square = gradient;                 \
+                        if (i < (inputs) && j < UNITS_##l) {                       \
+                            LOAD_MOMENTS(at);                                      \
+                            CHANGE4(l, (first) + i, at)                            \
+                        }                                                          \
+                    }                                                              \
+            }                                                                      \
+            AFTER_PRODUCT                                                          \
+        }                                                                          \
+    }

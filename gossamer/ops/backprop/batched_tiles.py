@@ -1,0 +1,101 @@
+"""Sizes of the tiles of batched.cl, chosen by the cycles that are expected of products."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+_SCHEDULERS = 4
+_STEP_CYCLES = 40
+"""Least cycles of a step of a product's loop, for the latency of shared memory."""
+_BARRIER_CYCLES = 60
+_CHANGE_CYCLES = 40
+"""Cycles in which a scheduler changes four weights on each work-item of a warp."""
+_DIRECT_ROWS = 4
+"""Largest number of samples whose gradient is computed without tiles."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The tile of a work-item.
+
+    rows, columns: size of the tile in results.
+    parts: number of parts of the sum, each computed by a work-item of its own.
+    cycles: expected cycles of the product.
+    """
+
+    rows: int
+    columns: int
+    parts: int
+    cycles: float
+
+    @property
+    def text(self) -> str:
+        """Sizes and parts as macros have them."""
+        return f"{self.rows}, {self.columns}, {self.parts}"
+
+
+def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
+    """Return the tile of the sums of `units` units over `inputs` inputs, for `rows` samples."""
+    return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
+                       4 * (0.75 * tile[0] + 0.5 * tile[1]))
+                 for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
+                 for parts in range(1, max(1, min(most_parts, -(-inputs // 4))) + 1))
+
+
+def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: int) -> Tile:
+    """Return the tile of the gradient of `units` units and `inputs` inputs, over `rows` samples.
+
+    With 0 parts there are no tiles; with -1 the sum is in one part, and each work-item changes the
+    weights of its own tiles, of which it may have several.
+    """
+    changes = -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
+    if rows <= _DIRECT_ROWS:
+        return Tile(4, 4, 0, changes * (1 + 0.2 * rows))
+    found = []
+    for tile in (tile for tile in _tiles(threads) if min(tile) >= 4):
+        items = -(-inputs // tile[0]) * -(-units // tile[1])
+        for parts in range(1, max(most_parts, 1) + 1):
+            best = _tile(inputs, units, rows, 1, tile, parts, threads, 0.625 * (tile[0] + tile[1]))
+            if most_parts and parts * items <= threads:
+                found.append(replace(best, cycles=best.cycles + changes))
+            elif parts == 1:
+                found.append(replace(best, parts=-1, cycles=best.cycles + 1.5 * changes))
+    return _best(found)
+
+
+def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
+    """Return the tile of the errors of `inputs` inputs, for `rows` samples, over `units` units."""
+    return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
+                       3 * (tile[0] + tile[1]))
+                 for tile in _tiles(threads) if rows % tile[0] == 0)
+
+
+def _tiles(threads: int) -> list[tuple[int, int]]:
+    """Return the sizes of tiles for which a work-item has registers."""
+    most = 64 if threads <= 384 else 32
+    return [(m, n) for m, n in itertools.product((1, 2, 4, 8), repeat=2) if m * n <= most]
+
+
+def _best(tiles: Iterable[Tile]) -> Tile:
+    return min(tiles, key=lambda tile: tile.cycles)
+
+
+def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, int], parts: int,
+          threads: int, wavefronts: float) -> Tile:
+    """Return a tile with its expected cycles.
+
+    depth: number of steps of a product's loop. of_step: multiply-adds of a result in a step.
+    wavefronts: accesses to shared memory of a warp in a step.
+    """
+    items = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
+    steps = -(-depth // parts)
+    passes = -(-items // threads)
+    warps = -(-items // 32)
+    of_scheduler = passes * -(-min(warps, -(-threads // 32)) // _SCHEDULERS)
+    cycles = max(of_scheduler * steps * of_step * (tile[0] * tile[1] + 2),
+                 warps * steps * wavefronts, passes * steps * _STEP_CYCLES)
+    if parts > 1:
+        cycles += 2 * _BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
+    return Tile(tile[0], tile[1], parts, float(cycles))
