@@ -197,7 +197,7 @@ class _Layout:
         macros["V_AT"] = self._take(memory.buffers * mine * problem.weighted)
         macros["ROW_AT"] = self._take(3 * self._batch)
         macros["Z_AT"] = self._take(mine * self._stride[-1])
-        macros["STATISTIC_AT"] = self._take(2 * mine)
+        macros["STATISTIC_AT"] = self._take(3 * mine)
         macros["FACTOR_AT"] = self._take(32 * problem.adam)
         macros["O_AT"] = self._take(mine * self._stride[-1] * by_samples)
         macros["S_AT"] = self._take(max(
