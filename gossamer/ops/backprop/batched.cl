@@ -16,8 +16,9 @@
  * inputs (E_AT).
  *
  * In shared memory samples are rows of inputs, sums or errors, and an input is a row of weights.
- * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. A name
- * with the suffix _0 belongs to layer 0; there is one such name for each layer. */
+ * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. Parts of
+ * sums that the group divides by units come in slices, one for each work-group, which reads it in
+ * a row. A name with the suffix _0 belongs to layer 0; there is one such name for each layer. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LAYERS 2 /* layers of weights */
@@ -64,6 +65,8 @@
 #define SHARE_0 68 /* a work-group's inputs of the layer */
 #define LENGTH_0 68 /* floats of a sample's inputs */
 #define STRIDE_0 36 /* floats of a row of weights, of sums or of errors */
+#define SLICE_0 36 /* floats of a row of sums, as work-groups that add up their parts divide them */
+#define SUMS_0 288 /* floats of all rows of sums */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
 #define W_AT_0 0 /* offset of the weights among a work-group's */
 #define A_AT_0 8640 /* offset in shared memory, in floats, of inputs of the layer */
@@ -80,6 +83,8 @@
 #define SHARE_1 36
 #define LENGTH_1 36
 #define STRIDE_1 12
+#define SLICE_1 12
+#define SUMS_1 96
 #define GLOBAL_1 2080
 #define W_AT_1 2448
 #define A_AT_1 14240
@@ -115,26 +120,24 @@
 /* memory of work-group `other` from an offset on, for layers that are divided */
 #if CLUSTER > 1
 #define PEER(l, at, other) (IS_SPLIT(l) ? map_cluster(pool, other) + (at) : pool + (at))
-#define PARTS(l) (IS_SPLIT(l) ? CLUSTER : 1)
 /* a barrier of the group in two halves: what others read is written before the first one, and read
  * after the second one */
-#define GROUP_SEND(l)        \
-    if (IS_SPLIT(l)) {       \
-        CLUSTER_SEND();      \
-    } else {                 \
-        BARRIER();           \
+#define GROUP_SEND(l)                                                              \
+    if (IS_SPLIT(l)) {                                                             \
+        CLUSTER_SEND();                                                            \
+    } else {                                                                       \
+        BARRIER();                                                                 \
     }
-#define GROUP_RECEIVE(l)     \
-    if (IS_SPLIT(l)) {       \
-        CLUSTER_RECEIVE();   \
+#define GROUP_RECEIVE(l)                                                           \
+    if (IS_SPLIT(l)) {                                                             \
+        CLUSTER_RECEIVE();                                                         \
     }
 #else
 #define PEER(l, at, other) (pool + (at))
-#define PARTS(l) 1
 #define GROUP_SEND(l) BARRIER();
 #define GROUP_RECEIVE(l)
 #endif
-#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * (ROWS * STRIDE_##l) : 0)
+#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
 
 /* Copies from global to shared memory, which are complete after COPIED. */
 #if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
@@ -149,14 +152,14 @@
 
 /* Copies the indices of the rows of a step. */
 #define FETCH_ROWS(number)                                                         \
-    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS)  \
+    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
         COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
 
 /* Copies a part of a step's inputs of layer 0. */
 #define FETCH(number, chunk, buffer)                                               \
     {                                                                              \
         int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
-        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {          \
+        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {   \
             int b = n / (CHUNK / IN_STEP), i = n % (CHUNK / IN_STEP) * IN_STEP;    \
             SHARED_POINTER float *to = pool + X_AT + (buffer) * (ROWS * LENGTH_0)  \
                                        + b * LENGTH_0 + i;                         \
@@ -183,7 +186,7 @@
 #define FETCH_WEIGHT(m, row, buffer)
 #endif
 #define FETCH_TARGETS(number, buffer)                                              \
-    ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                         \
+    ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                  \
         int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
         if (b < BATCH && (number) * BATCH + b < samples) {                         \
             int row = rows[(number) % 3 * BATCH + b];                              \
@@ -205,19 +208,18 @@
 #define FETCH_NEXT(step) FETCH_ROWS((step) + 2)
 #endif
 
-/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. */
-#define FORWARD_PRODUCT(l, in, weights, inputs, add)                                 \
+/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. Parts of
+ * which no other work-group needs the sum stay at S_AT. */
+#define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
-        if (tile[2] > 1) {                                                         \
-            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l, pool + S_AT, \
-                            FOURS(inputs), UNITS_##l, FORWARD_##l, 0, item);       \
+        forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,              \
+                        pool + (tile[2] > 1 ? S_AT : P_AT_##l + PARITY(l)), SLICE_##l, \
+                        SUMS_##l, FOURS(inputs), UNITS_##l, FORWARD_##l,           \
+                        tile[2] > 1 ? 0 : add, item);                              \
+        if (tile[2] > 1 && IS_SPLIT(l)) {                                          \
             BARRIER();                                                             \
-            add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), ROWS * STRIDE_##l, tile[2], item); \
-        } else {                                                                   \
-            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,          \
-                            pool + P_AT_##l + PARITY(l), FOURS(inputs), UNITS_##l,          \
-                            FORWARD_##l, add, item);                               \
+            add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), SUMS_##l, tile[2], item); \
         }                                                                          \
     }
 #define FORWARD(l, before)                                                         \
@@ -247,27 +249,32 @@
  * same one at a time. */
 #define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
-    int first_part = first;                                                        \
-    HIDE(first_part); /* or registers would hold the addresses of all parts */     \
-    UNROLL for (int part = 0; part < PARTS(l); part++) {                           \
-        float4 more = SHARED_LOAD4(PEER(l, P_AT_##l + PARITY(l),                   \
-                                        (int)((uint)(first_part + part) % PARTS(l))) \
-                                   + (b) * STRIDE_##l + (j));                      \
-        total.x += more.x;                                                         \
-        total.y += more.y;                                                         \
-        total.z += more.z;                                                         \
-        total.w += more.w;                                                         \
+    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
+    if (IS_SPLIT(l)) {                                                             \
+        int first_part = first;                                                    \
+        HIDE(first_part); /* or registers would hold the addresses of all parts */ \
+        UNROLL for (int part = 0; part < CLUSTER; part++) {                        \
+            float4 more = SHARED_LOAD4(place + PEER(l, P_AT_##l + PARITY(l),       \
+                                        (int)((uint)(first_part + part) % CLUSTER))); \
+            total.x += more.x;                                                     \
+            total.y += more.y;                                                     \
+            total.z += more.z;                                                     \
+            total.w += more.w;                                                     \
+        }                                                                          \
+    } else {                                                                       \
+        const int tile[] = {FORWARD_##l};                                          \
+        total = sum_of_parts(pool + (tile[2] > 1 ? S_AT : P_AT_##l) + place, SUMS_##l, tile[2]); \
     }
 
 /* Makes sums of a layer the inputs of the next layer, or keeps the sums of outputs. */
 #define TAKE_HIDDEN(l, next)                                                       \
-    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {             \
+    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {      \
         int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
         int j = BASE(next) + i;                                                    \
         SHARED_POINTER float *in = pool + A_AT_##next + b * LENGTH_##next + i;     \
         float4 out = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
         if (j < UNITS_##l) {                                                       \
-            ADD_PARTS4(sum, l, b, j, IS_SPLIT(next) ? rank : 0)                                               \
+            ADD_PARTS4(sum, l, b, j, IS_SPLIT(next) ? rank : 0)                    \
             out = MAKE4(ACTIVATE(sum.x), ACTIVATE(sum.y), ACTIVATE(sum.z), ACTIVATE(sum.w)); \
         }                                                                          \
         in[0] = INPUT_VALUE(j, UNITS_##l, out.x);                                  \
@@ -278,10 +285,10 @@
     BARRIER();
 #define INPUT_VALUE(j, units, value) ((j) < (units) ? (value) : (j) == (units) ? 1.0f : 0.0f)
 #define TAKE_OUTPUTS(l)                                                            \
-    ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {                  \
+    ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {           \
         int m = n / FOURS(OUTPUTS), j = n % FOURS(OUTPUTS) * 4;                    \
         if (first_mine + m < ROWS) {                                               \
-            ADD_PARTS4(sum, l, first_mine + m, j, BY_SAMPLES ? rank : 0)                                  \
+            ADD_PARTS4(sum, l, first_mine + m, j, BY_SAMPLES ? rank : 0)           \
             SHARED_STORE4(pool + Z_AT + m * STRIDE_##l + j, sum);                  \
         }                                                                          \
     }                                                                              \
@@ -292,7 +299,8 @@
  * another one. */
 #define GATHER(l, next)                                                            \
     {                                                                              \
-        const int owners = CEIL_DIV(UNITS_##l, SHARE_##next), of_owner = ROWS * (SHARE_##next / 4); \
+        const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
+        const int of_owner = ROWS * (SHARE_##next / 4);                            \
         ROLLED for (int begin = item; begin < owners * of_owner; begin += 4 * THREADS) { \
             float4 errors[4];                                                      \
             UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
@@ -319,12 +327,12 @@
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
-                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l,  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
+                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l, \
                          INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
     else                                                                           \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
-                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l),  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
+                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l), \
                          4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
     GROUP_SEND(l)                                                                  \
     CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
@@ -335,7 +343,7 @@
 
 /* Copies a layer's weights, with their moments, to or from this work-group. */
 #define MOVE(l, MOVE_ONE)                                                          \
-    ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {                  \
+    ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {           \
         int i = n % SHARE_##l, j = n / SHARE_##l, input = BASE(l) + i;             \
         int there = GLOBAL_##l + (input < INPUTS_##l ? j * INPUTS_##l + input      \
                                                      : INPUTS_##l * UNITS_##l + j); \
