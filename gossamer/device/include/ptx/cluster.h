@@ -8,10 +8,11 @@
  *                      first write to another work-group's shared memory.
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
  *                      the cluster.
- *   CLUSTER_SEND()     BARRIER, and the first half of a CLUSTER_BARRIER, in which only the last warp
- *                      of THREADS work-items makes what the work-group has written visible. That is a fence of the whole
- *                      device, for which a warp waits until its copies and stores are complete: so
- *                      the last warp should have few, and others do not wait for theirs.
+ *   CLUSTER_SEND()     BARRIER, and the first half of a CLUSTER_BARRIER, in which only the last of
+ *                      THREADS / 32 warps makes visible what the work-group has written. That is a
+ *                      fence of the whole device, for which a warp waits until its copies and
+ *                      stores are complete: so the last warp should have few, and others do not
+ *                      wait for theirs.
  *   CLUSTER_RECEIVE()  the other half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once
