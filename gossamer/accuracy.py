@@ -9,8 +9,8 @@ import numpy as np
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
 """The largest accepted normalised error of each precision.
 
-TF32 products and stored fp16 results have 11-bit significands. Integers and bits must equal the
-reference.
+The limits allow for the 11-bit significands of TF32 products and of stored fp16 results. Results
+that are integers or bits must equal the reference.
 """
 
 
