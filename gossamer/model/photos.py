@@ -1,4 +1,4 @@
-"""Turns photos into arrays for a network's input: uint8 pixels or prepared numbers."""
+"""Converts photos to arrays for a network's input: uint8 pixels or preprocessed float32 values."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
 
     The graph is returned unchanged if no InputFormat computes the same numbers as `prepare`.
     """
-    # photos are prepared on the host if the metadata has a mean brightness: callers compare it with
-    # the prepared numbers to find photos with dark and light inverted
+    # If the metadata has a mean brightness, photos are prepared on the host: callers compare the
+    # prepared numbers with this brightness to find photos with dark and light inverted.
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:
