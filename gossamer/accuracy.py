@@ -23,7 +23,7 @@ def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = N
 
     images: number of images, stored one after another. By default each row is an image, and a
     one-dimensional array is one image.
-    Raises ValueError where the shapes differ.
+    Raises ValueError if the shapes differ.
     """
     if y.shape != expected.shape:
         raise ValueError(f"the output has shape {y.shape}, expected {expected.shape}")

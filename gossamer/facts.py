@@ -2,7 +2,7 @@
 
 The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
 multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd
-convolution: their results may differ by up to the algorithm's tolerance.
+convolution: the results of such an algorithm may differ by up to its tolerance.
 """
 
 from __future__ import annotations

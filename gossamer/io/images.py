@@ -280,8 +280,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
             longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # Without a list of formats, Pillow tries every format it knows, and runs other programs for
-    # some of them.
+    # without a list of formats, Pillow tries all formats, some of which make it run other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > most_pixels:

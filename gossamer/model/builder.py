@@ -493,5 +493,5 @@ def _present(value: str) -> list[str]:
 
 
 def _sum_with(bias: str) -> Expression:
-    """Return the epilogue that adds a bias, or an empty epilogue where the layer has no bias."""
+    """Return the epilogue that adds a bias, or an empty epilogue if the layer has no bias."""
     return apply("add") if bias else identity()

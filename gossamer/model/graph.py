@@ -49,10 +49,9 @@ class ValueInfo:
 
     shape: sizes of the dimensions. The first size is None if the batch size is free; other sizes
     are None where the file leaves them open.
-    labels: the file's name of each dimension, for messages; empty where the file names no
-    dimensions.
-    given: the format in which callers pass an input, where it differs from shape and dtype.
-    returned_dtype: the dtype in which callers receive an output, where it differs from `dtype`.
+    labels: the file's name of each dimension, for messages; empty if the file names no dimensions.
+    given: the format in which callers pass an input, if it differs from `shape` and `dtype`.
+    returned_dtype: the dtype in which callers receive an output, if it differs from `dtype`.
     """
 
     name: str

@@ -219,7 +219,7 @@ class InputFormat:
     def _float32(self, function: Any) -> tuple[float, ...]:
         """Return the float32 results of a function of scale, mean and std.
 
-        The function is computed in float64. One number is returned where all results are equal.
+        The function is computed in float64. A single number is returned if all results are equal.
         """
         with np.errstate(all="ignore"):
             parameters = (np.asarray(self._parameter(name)) for name in ("scale", "mean", "std"))

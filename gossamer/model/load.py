@@ -171,7 +171,8 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return the kind of a file that no reader accepts, with advice; None if it is unknown."""
+    """Return the kind of a file that no reader accepts, with advice; None if the kind is unknown.
+    """
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
                 f"{_hint(name)}")

@@ -71,8 +71,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
     Fields with a default may be absent from the object.
 
-    anchors: number of anchors of the network. Raises ValueError where a field is absent, unknown or
-    has a wrong value.
+    anchors: number of anchors of the network.
+    Raises ValueError if a field is absent or unknown, or has a wrong value.
     """
     wrong = ValueError(f"{value!r} does not describe how boxes are decoded")
     if not _has_fields(value, DetectorMetadata):
@@ -119,8 +119,8 @@ def _is_between(value: Any, low: float, high: float) -> bool:
 class Column:
     """A column of the table that a network was trained on.
 
-    name: heading of the column; empty where the column had none.
-    fill: number used for an empty cell; None where no cell may be empty.
+    name: heading of the column; empty if the column had none.
+    fill: number used for an empty cell; None if no cell may be empty.
     values: texts that the cells may hold; None for a column of numbers. A column of numbers is one
     input of the network. A column of texts is one-hot encoded: one input for each text, which is 1
     if the cell holds the text, else 0.
@@ -143,13 +143,12 @@ class ModelMetadata:
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of all pixels of the pictures that the network was trained on.
-    preprocessing: how photos are prepared for the first input; None where the preparation is
-    unknown.
+    preprocessing: how photos are prepared for the first input; None if the preparation is unknown.
     anchors: width and height of each anchor of a detection network, in pixels of the input.
     detector: how boxes are decoded from the outputs; None if the network detects no objects, or if
     its file does not say how.
     columns: the columns of the table that the network was trained on, in the order of the network's
-    inputs; empty where the columns are unknown.
+    inputs; empty if the columns are unknown.
     """
 
     classes: tuple[str, ...] = ()

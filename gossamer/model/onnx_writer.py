@@ -214,4 +214,4 @@ _RULES: dict[str, _Rule] = {
     "transpose": _renamed("Transpose", perm="permutation"),
 }
 """For each op, a function that returns the ONNX nodes for a node of this op, and adds the constants
-that they read. It returns no nodes if it cannot write the node."""
+that these ONNX nodes read. The function returns no nodes if it cannot write the node."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Return the graph with an input of uint8, which the device normalises as `prepare` says.
+    """Return the graph with a uint8 input, which the device normalises as `prepare` specifies.
 
     The graph is returned unchanged if no InputFormat computes the same numbers as `prepare`.
     """
@@ -47,7 +47,7 @@ def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
     """Return a batch of photos as an array for the input.
 
-    Raises InputError where the photos have different sizes.
+    Raises InputError if the photos have different sizes.
     """
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):

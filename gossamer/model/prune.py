@@ -123,8 +123,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     not pruned.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
-    "layer"). It is rounded to whole weights, and at least one weight stays. None prunes only the
-    layers that per_layer names.
+    "layer"). The number of zeros is rounded, and at least one weight stays nonzero. None prunes
+    only the layers that per_layer names.
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
     `sparsity` to the number of each layer's output channels; the biases of pruned channels become
     zero too, if no other node reads them, so that the channels can be removed.
@@ -139,7 +139,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 
     Raises InputError for an unknown pattern or name, for a fraction that is outside of [0, 1) or
     that the pattern does not allow, and for a layer of per_layer that cannot be pruned. Raises
-    ModelError where a tensor is damaged.
+    ModelError if a tensor is damaged.
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")

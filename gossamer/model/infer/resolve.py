@@ -179,7 +179,8 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
+    overrides: shapes, without the batch, of inputs with dimensions that the file leaves open, by
+    name.
     Raises InputError for open dimensions and impossible overrides. Raises ModelError for shapes
     that do not match, and for a batch size at which the file is not shown to run.
     """

@@ -202,7 +202,7 @@ class InferenceState:
     def axis(self, node: Node, axis: int, rank: int) -> int:
         """Return the axis counted from the first.
 
-        Raises ModelError where the axis does not exist.
+        Raises ModelError if the axis does not exist.
         """
         if not -rank <= axis < rank:
             raise self.error(node, f"has no axis {axis}: its input has {rank} dimensions")
@@ -343,9 +343,9 @@ Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 
 MixingRule = Callable[[Images, Node], str | None]
 """A function of (images, node) that returns how the node mixes images, as text that follows the
-node's name. It returns None if image i of the outputs depends on image i of the inputs only, by the
-same function for every i. The images of an output lie along the only axis that grows with the
-batch. The rule is called if an input has images, or if an output grows with the batch."""
+node's name. The function returns None if image i of the outputs depends only on image i of the
+inputs, in the same way for every i. The images of an output lie along the only axis that grows with
+the batch. The rule is called if an input has images, or if an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -363,8 +363,8 @@ class OpDef:
     shape: the shape rule.
     evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
     `not_evaluated`.
-    mixes: the mixing rule. It decides whether a batch may be split, and whether a file may be run
-    at a batch size other than its own. This module holds the rules that several ops share.
+    mixes: the mixing rule, which determines whether a batch may be split, and whether a file may be
+    run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether each element of an output is an element of the inputs, or a function of a
     few elements. If so, rounding an input may flip the sign of an output. Therefore, a batch norm
     is not folded into weights if such a node and a sign op follow.

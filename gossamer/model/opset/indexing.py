@@ -75,7 +75,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
 def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
     """Return the indices that a node reads as its second input.
 
-    Raises UnsupportedError where the indices depend on the data.
+    Raises UnsupportedError if the indices depend on the data.
     """
     name = node.inputs[1]
     if name not in state.known:

@@ -32,8 +32,8 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     """Return whether an expression ends in the sign of a number that is never 0.
 
     The expression is applied to sums of products; the number before the sign must differ from 0 for
-    all possible sums. Returns False also if this is unknown. It can be known only if `values` are
-    -1 and 1, or -1, 0 and 1, and if the weights of each channel have one magnitude.
+    all possible sums. Returns False if this cannot be proved. A proof is attempted only if `values`
+    are -1 and 1, or -1, 0 and 1, and if the weights of each channel have one magnitude.
 
     values: facts of the values that are multiplied by the weights.
     weight: the weights (M, ...).

@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops. Most of them emit one elementwise node."""
+"""Converters of ONNX's element-wise ops. Most converters emit one elementwise node."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class Parts:
         return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Return the tail of these steps.
+        """Return the tail that computes the given steps.
 
         The values that the tail reads become outputs of the graph.
         """
