@@ -40,8 +40,10 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that compares as `compare` does, but returns 1 or 0 in the dtype of its
-    arguments, as kernels do."""
+    """Return a comparison that returns 1 or 0 in the dtype of its arguments, as kernels do.
+
+    compare: the NumPy comparison, which returns booleans.
+    """
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
 
@@ -59,8 +61,11 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a / b. As in kernels, a quotient of integers is rounded towards 0, and division by 0
-    gives the dividend."""
+    """Return a / b.
+
+    As in kernels, a quotient of integers is rounded towards 0, and division of an integer by 0
+    returns the dividend.
+    """
     if np.result_type(a, b).kind == "f":
         return np.divide(a, b)
     divisor = np.where(b == 0, 1, b).astype(np.result_type(b))
@@ -70,8 +75,10 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x to the power y. For integers and y < 0, the result is rounded towards 0; for x = 0
-    it is 0."""
+    """Return x to the power y.
+
+    For integers and y < 0, the result is rounded towards 0; for x = 0 it is 0.
+    """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)
     odd_or_even = np.power(x, y % 2)
@@ -251,8 +258,10 @@ class Expression:
         return lines, [names[index] for index in self.outputs]
 
     def with_inputs(self, order: Sequence[int]) -> Expression:
-        """Return this expression with its inputs in another order: input i of the new expression
-        is input order[i] of this expression."""
+        """Return this expression with its inputs in another order.
+
+        Input i of the new expression is input order[i] of this expression.
+        """
         places = {old: new for new, old in enumerate(order)}
 
         def moved(value: int) -> int:

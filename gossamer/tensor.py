@@ -177,8 +177,10 @@ class Format(HashedOnce):
 
 @functools.lru_cache(maxsize=1024)
 def _changed(format: Format, changes: tuple[tuple[str, Any], ...]) -> Format:
-    """Return the format with some fields changed. Equal formats are the same object, so that their
-    cached properties are computed only once."""
+    """Return the format with some fields changed.
+
+    Equal formats are the same object, so that their cached properties are computed only once.
+    """
     return replace(format, **dict(changes))
 
 

@@ -478,8 +478,7 @@ class GraphBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Record what makes a value. Raises ModelError if something else already makes the value.
-        """
+        """Record the maker of a value. Raises ModelError if the value already has a maker."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker

@@ -131,8 +131,10 @@ class InputFormat:
 
     @cached_property
     def shifts(self) -> tuple[float, ...]:
-        """The offset added to each channel after multiplication by its factor, in float32; a single
-        number if all offsets are equal."""
+        """The offset of each channel, in float32; a single number if all offsets are equal.
+
+        An offset is added after the multiplication by the channel's factor.
+        """
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property

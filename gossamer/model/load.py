@@ -171,8 +171,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return the kind of a file that no reader accepts, with advice; None if the kind is unknown.
-    """
+    """Return the kind of a file that no reader accepts, with advice; None for unknown kinds."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
                 f"{_hint(name)}")

@@ -438,7 +438,9 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the `count` smallest magnitudes; of equal magnitudes, the first are masked.
+    """Return a mask of the `count` smallest magnitudes.
+
+    Of equal magnitudes, the first are masked.
     """
     if count == 0:
         return np.zeros(magnitudes.size, bool)

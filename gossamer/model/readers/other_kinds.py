@@ -1,5 +1,4 @@
-"""Recognises files that gossamer does not read, with advice on how to get a network that it reads.
-"""
+"""Recognises files that gossamer does not read, and gives advice how to convert them."""
 
 from __future__ import annotations
 

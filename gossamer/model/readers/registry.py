@@ -125,8 +125,7 @@ READERS: tuple[Reader, ...] = (
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """Return the reader of a file by its suffix, ignoring case; None if no reader has the
-    suffix."""
+    """Return the reader of a file by its suffix, ignoring case; None if there is no such reader."""
     name = str(path).lower()
     fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
                if name.endswith(suffix)]

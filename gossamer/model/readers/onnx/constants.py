@@ -140,8 +140,7 @@ def external_file(model: onnx.ModelProto) -> str | None:
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a graph: its initializers, and the tensors in attributes of its nodes.
-    """
+    """Yield the tensors of a graph: initializers, and tensors in attributes of nodes."""
     for each in _graphs(graph):
         yield from each.initializer
         for attribute in _attributes(each):

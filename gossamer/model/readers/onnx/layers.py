@@ -56,8 +56,10 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emit a 2-D op. For a 1-D op of the file, insert a dimension of size 1 before the op, and
-    remove the dimension afterwards."""
+    """Emit a 2-D op.
+
+    For a 1-D op of the file, a dimension of size 1 is inserted before the op and removed after it.
+    """
     if not is_1d:
         node.emit(op, inputs, **attributes)
         return

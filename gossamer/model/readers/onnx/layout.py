@@ -174,7 +174,9 @@ def _scatter_elements(node: OnnxNode) -> None:
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Convert ArgMax and ArgMin: the index of the first NaN, else of the greatest or least element.
+    """Convert ArgMax and ArgMin.
+
+    The result is the index of the greatest or least element, or of a NaN if there is one.
     """
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))

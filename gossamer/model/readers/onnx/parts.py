@@ -71,8 +71,7 @@ class Parts:
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Return the reason why a value that a node reads or makes requires ONNX Runtime, else "".
-        """
+        """Return why a value that a node reads or makes requires ONNX Runtime, else ""."""
         for name in reads(node):
             if name in self._confined:
                 is_float64 = self._confined[name].tensor_type.elem_type == TensorProto.DOUBLE

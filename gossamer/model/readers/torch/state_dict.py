@@ -221,8 +221,10 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Return a view of a storage. Raises MalformedPickle if the view is malformed or exceeds the
-    storage."""
+    """Return a view of a storage.
+
+    Raises MalformedPickle if the view is malformed or exceeds the storage.
+    """
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
