@@ -9,8 +9,8 @@ import numpy as np
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
 """The largest accepted normalised error of each precision.
 
-TF32 products and stored fp16 results have 11-bit significands. Integers and bits must equal the
-reference.
+The limits allow for the 11-bit significands of TF32 products and of stored fp16 results. Results
+that are integers or bits must equal the reference.
 """
 
 
@@ -23,7 +23,7 @@ def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = N
 
     images: number of images, stored one after another. By default each row is an image, and a
     one-dimensional array is one image.
-    Raises ValueError where the shapes differ.
+    Raises ValueError if the shapes differ.
     """
     if y.shape != expected.shape:
         raise ValueError(f"the output has shape {y.shape}, expected {expected.shape}")

@@ -5,12 +5,12 @@ The environment variable GOSSAMER_DEBUG sets the level; each level includes the 
 1: Errors come with their traceback.
 2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers are launched one after
    another, without a captured graph.
-3: Each layer is listed with its config and the reasons why other algorithms were rejected.
-4: Each layer is listed with the registers and spilled bytes of its kernels, if the compiler
+3: Each layer is also listed with its config and the reasons why other algorithms were rejected.
+4: Each layer is also listed with the registers and spilled bytes of its kernels, if the compiler
    reports them.
 
-The lines of levels 2 to 4 are logged at level DEBUG. A program that sets the logger to DEBUG
-receives them in its own handlers, and the level is then at least 2, even without GOSSAMER_DEBUG.
+The lines of levels 2 to 4 are logged at level DEBUG. If a program sets the logger's level to DEBUG,
+its handlers receive these lines, and the debug level is at least 2, even without GOSSAMER_DEBUG.
 """
 
 from __future__ import annotations

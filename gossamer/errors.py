@@ -26,7 +26,7 @@ _MOST_FILES = 10_000
 """Maximum number of files in a folder that are compared with the name of a missing file."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
-"""Formats values as text, and shortens long or deeply nested ones."""
+"""Formats values as text, and shortens long or deeply nested values."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4
@@ -128,7 +128,7 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     Parameters
     ----------
     name : object
-        The unknown name. Values other than texts are similar to nothing.
+        The unknown name. A value that is not a string is similar to no name.
     names : iterable of str
         The existing names.
 
@@ -166,7 +166,7 @@ def similar_file(path: str | Path) -> str:
 
 
 def with_known_names(function: _Function) -> _Function:
-    """Decorate a function to suggest a similar name for unknown arguments.
+    """Decorate a function so that errors about unknown keyword arguments suggest similar names.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def one_of(value: object, names: Iterable[str]) -> str:
     Returns
     -------
     str
-        The valid values, and a suggestion if one of them is similar to the wrong value.
+        The valid values, and a suggestion if a valid value is similar to the wrong one.
     """
     listed = list(names)
     return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"

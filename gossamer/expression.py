@@ -1,7 +1,7 @@
 """Element-wise arithmetic as data, which is evaluated in NumPy and written as C.
 
-A chain of element-wise ops and the epilogue of a convolution are both an Expression, so that each
-function is defined once for the host, the reference and the kernels.
+Chains of element-wise ops and epilogues of convolutions are both represented by an Expression, so
+that each function is defined once for the host, the reference and the kernels.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function of arguments, and of constants that are known when a kernel is compiled.
+    """A scalar function of run-time arguments and compile-time constants.
 
     arity: number of arguments.
     numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
     c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
     the constants.
-    flops: floating-point operations for which one evaluation counts.
+    flops: number of floating-point operations that one evaluation counts as.
     """
 
     arity: int
@@ -31,7 +31,7 @@ class Function:
 
     @property
     def constants(self) -> int:
-        """The number of constants, by their names in the C expression."""
+        """The number of constants, counted from the C expression."""
         return sum(f"{{c{index}}}" in self.c for index in range(9))
 
 
@@ -40,13 +40,15 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that compares as `compare` does, but returns 1 or 0 in the dtype of its
-    arguments, as kernels do."""
+    """Return a comparison that returns 1 or 0 in the dtype of its arguments, as kernels do.
+
+    compare: the NumPy comparison, which returns booleans.
+    """
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    # exp takes only numbers <= 0, so that it cannot overflow
+    # the argument of exp is never positive, so that exp cannot overflow
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
@@ -59,8 +61,11 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a / b. As in kernels, a quotient of integers is rounded towards 0, and division by 0
-    gives the dividend."""
+    """Return a / b.
+
+    As in kernels, a quotient of integers is rounded towards 0, and division of an integer by 0
+    returns the dividend.
+    """
     if np.result_type(a, b).kind == "f":
         return np.divide(a, b)
     divisor = np.where(b == 0, 1, b).astype(np.result_type(b))
@@ -70,7 +75,9 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x to the power y. For integers and y < 0 it is rounded towards 0, and is 0 for x = 0.
+    """Return x to the power y.
+
+    For integers and y < 0, the result is rounded towards 0; for x = 0 it is 0.
     """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)
@@ -80,7 +87,7 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    # in float64 the product of two float32 numbers is exact
+    # the product of two float32 numbers is exact in float64
     return (x.astype(np.float64) * y + z).astype(x.dtype)
 
 
@@ -152,8 +159,7 @@ FUNCTIONS: dict[str, Function] = {
 
 DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
                            "or", "not", "floor", "fmod", "round", "to_float16", "to_bfloat16"})
-"""Functions whose result jumps at some limits, so that the rounding of an argument may change it
-much."""
+"""Discontinuous functions: rounding an argument near a jump may change the result a lot."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,10 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs for input arrays that broadcast against each other, in their dtype."""
+        """Return the outputs for input arrays that broadcast against each other.
+
+        The outputs have the dtype of the inputs.
+        """
         results: list[Any] = list(values)
         last_use = {argument: index for index, step in enumerate(self.steps)
                     for argument in step.arguments}
@@ -222,7 +231,7 @@ class Expression:
                 result = function.numpy(*[results[a] for a in step.arguments], *constants)
                 results.append(np.asarray(result, dtype=dtype))
                 for argument in step.arguments:
-                    # a value that no later step reads need not stay in memory
+                    # free a value that no later step reads
                     if last_use[argument] == index and argument not in self.outputs:
                         results[argument] = None
         return [results[index] for index in self.outputs]
@@ -232,7 +241,7 @@ class Expression:
     ) -> tuple[list[str], list[str]]:
         """Return an assignment `VALUE <prefix>i = ...;` for each step, and the outputs' names.
 
-        VALUE is the kernels' macro for the type of the arithmetic.
+        VALUE is the macro by which kernels name the type of the arithmetic.
 
         variables: names of the inputs.
         literal: function that writes a constant in C.
@@ -249,8 +258,10 @@ class Expression:
         return lines, [names[index] for index in self.outputs]
 
     def with_inputs(self, order: Sequence[int]) -> Expression:
-        """Return this expression with its inputs in another order: input i of the new expression
-        is input order[i] of this expression."""
+        """Return this expression with its inputs in another order.
+
+        Input i of the new expression is input order[i] of this expression.
+        """
         places = {old: new for new, old in enumerate(order)}
 
         def moved(value: int) -> int:

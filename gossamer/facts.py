@@ -2,7 +2,7 @@
 
 The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
 multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd
-convolution: their results may differ by up to the algorithm's tolerance.
+convolution: the results of such an algorithm may differ by up to its tolerance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALLEST = Fraction(1, 2**126)
 _SAMPLES = (64, 4096)
 """Numbers of leading values that are tested for a common grid before the whole array is tested.
 
-In most arrays the first 64 values already lie on no grid, which ends the test.
+In most arrays, the first 64 values already lie on no common grid, so the test ends early.
 """
 
 
@@ -38,8 +38,8 @@ class ValueFacts:
     step: 0.0 if any real number from low to high may occur. Otherwise the values lie on a grid:
     every value, and `high` if it is finite, is exactly low + k * step for some k = 0, 1, 2, ...
     A single value has low = high and step 0.0.
-    nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods below
-    do not set it in their results.
+    nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods of
+    this class do not set `nan` in their results.
 
     Raises ValueError if a value on the grid is not exact in float32.
     """
@@ -118,7 +118,7 @@ class ValueFacts:
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
 
     def join(self, other: ValueFacts) -> ValueFacts:
-        """Return facts that hold for the values of both tensors."""
+        """Return facts that hold for the values of this tensor and of another one."""
         if self == other:
             return self
         low, high = min(self.low, other.low), max(self.high, other.high)
@@ -248,7 +248,7 @@ class ValueFacts:
     def same_sign(self) -> ValueFacts:
         """Return the facts of f(x) for any sign-preserving function f.
 
-        Such a function never maps a value to the opposite sign, but may map it to 0.
+        A sign-preserving function never maps a value to the opposite sign, but may map it to 0.
         """
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
@@ -273,13 +273,13 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Return these facts with other bounds, which must lie on the grid."""
+        """Return the facts with other bounds, which must lie on the grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
 
     def _rounded(self, low: float, high: float) -> ValueFacts:
-        """Return the facts of these values rounded to integers from `low` to `high`."""
+        """Return the facts of the values when they are rounded to integers from `low` to `high`."""
         if self.is_integer:
             return self
         if math.isinf(low):
@@ -304,7 +304,7 @@ def point(value: float) -> ValueFacts:
 def integers(low: int, high: int) -> ValueFacts:
     """Return the facts of all integers from low to high.
 
-    If float32 cannot represent all of them, the facts are of all real numbers from low to high.
+    If float32 cannot represent all these integers, the result has the same bounds but no grid.
     """
     return grid(Fraction(low), Fraction(high), Fraction(1))
 
@@ -341,8 +341,8 @@ def of_array(array: np.ndarray) -> ValueFacts:
 def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
     """Return the step of the coarsest grid that contains all values.
 
-    The grid starts at `low` and contains `high`. None if float32 cannot represent every number of
-    the grid.
+    The grid starts at `low` and contains `high`. Returns None if float32 cannot represent every
+    number of the grid.
     """
     wide = values.astype(np.float64)
     mantissas, exponents = np.frexp(wide[wide != 0])
@@ -439,8 +439,8 @@ def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
 def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
     """Return the facts of values on a grid.
 
-    If float32 cannot represent all of them, results are rounded, and the facts are of all real
-    numbers between the bounds.
+    If float32 cannot represent all values of the grid, results are rounded; the returned facts then
+    have the bounds but no grid.
     """
     if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
         return ValueFacts(float(low), float(high), float(step))
@@ -459,16 +459,17 @@ REAL = ValueFacts()
 NONNEGATIVE = ValueFacts(0.0)
 PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
 TERNARY = integers(-1, 1)
-"""Facts of all numbers, of numbers >= 0, of {-1, 1} and of {-1, 0, 1}."""
+"""Facts of all real numbers (REAL), of numbers >= 0 (NONNEGATIVE), of {-1, 1} (PLUS_MINUS_ONE) and
+of {-1, 0, 1} (TERNARY)."""
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Return whether each output channel has weights of one magnitude.
+    """Return whether the weights of each output channel all have the same magnitude.
 
     The magnitude must be finite and nonzero. The weights have shape (M, ...).
     """
     channels = weight.reshape(len(weight), -1)
-    # the generator stops early: other weights mostly differ in the first channel already
+    # the generator stops at the first channel with different magnitudes, usually channel 0
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))

@@ -1,4 +1,4 @@
-"""Timing of device work and of calls, by medians and quartiles of samples."""
+"""Timing of device work and of Python calls, by medians and quartiles of samples."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _PAUSE_S = 20e-3
 _MOST_PAUSES = 10
 """The length of a pause in `wait_for_rest` in seconds, and the maximum number of pauses.
 
-Threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work. Some kernels count
-processor time in ticks of up to 10 ms, so that in a shorter pause a spinning thread looks idle.
+Threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work. Some operating
+systems count CPU time in ticks of up to 10 ms, so that a spinning thread looks idle during a pause
+shorter than a tick.
 """
 _AT_REST = 0.1
 """The share of a pause below which the CPU time used by this process counts as idle."""
@@ -73,12 +74,12 @@ class Task:
 
     device: the device whose events time the work.
     work: the function that queues the work.
-    captured: whether executions are captured as a graph. Otherwise Python launches each execution;
-    use this for work that already is a graph or cannot be captured.
+    captured: whether executions are captured as a graph. If not, Python launches each execution, as
+    is necessary for work that already is a graph or cannot be captured.
     as_in_plan: whether kernels of captured executions may begin before the previous execution has
     ended; see Device.timed_graph.
-    around: makes a context manager in which each sample on processors is taken. Used only with the
-    option `isolated` of `interleave`.
+    around: function that returns a context manager, within which each sample on the CPU is taken.
+    Used only with the option `isolated` of `interleave`.
     """
 
     device: Device
@@ -116,15 +117,16 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
                budget_us: float = 2e6, isolated: bool = False) -> list[Timing]:
     """Return the times of each task, after a warm-up.
 
-    The tasks are sampled in turn. A sample repeats short work until it lasts about `sample_us`
-    microseconds, in one captured graph if the device supports graphs. This makes the resolution of
-    events and the cost of launches from Python negligible, and keeps caches warm. Sampling stops
-    after `repeats` rounds, or after at least three rounds once `budget_us` microseconds are spent.
+    The tasks are sampled in turn. A sample repeats short work so often that it lasts about
+    `sample_us` microseconds, in one captured graph if the device supports graphs. The repetitions
+    make the resolution of events and the cost of launches from Python negligible, and keep caches
+    warm. Sampling stops after `repeats` rounds, or after at least three rounds once `budget_us`
+    microseconds are spent.
     Exceptions raised by the work propagate.
 
-    isolated: whether to keep tasks on processors from disturbing each other. Each sample of such a
-    task then waits until the threads of this process are idle, and starts with an untimed execution
-    that wakes the task's own threads.
+    isolated: whether to keep tasks that run on the CPU from disturbing each other. Each sample of
+    such a task then waits until the threads of this process are idle, and starts with an untimed
+    execution that wakes the task's own threads.
     """
     prepare = _prepared_isolated if isolated else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import UnsupportedError, installing
 
 MOST_PARAMETERS = 1024
-"""The most elements of a known value that is passed to ONNX's shape inference. Values that decide
-shapes, such as axes and repeats, have fewer."""
+"""Maximum number of elements of a known value that is passed to ONNX's shape inference. Values that
+determine shapes, such as axes and repeats, have fewer."""
 EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
 """The advice for a node that gossamer does not compute, if ONNX Runtime is not installed."""
 
@@ -25,8 +25,8 @@ EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the h
 def parsed(model: bytes) -> onnx.ModelProto:
     """Parse the model of a part in a saved plan.
 
-    Raises UnsupportedError for a damaged model, and for one that names another file: the plan may
-    come from anybody, and must not make ONNX Runtime read files.
+    Raises UnsupportedError for a damaged model, and for a model that names another file: plans may
+    come from untrusted sources, and must not make ONNX Runtime read files.
     """
     try:
         proto = onnx.load_model_from_string(model)
@@ -72,7 +72,7 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
-        # reading an absent graph returns an empty one, which would become present if it was changed
+        # for an absent field, protobuf returns an empty graph, which changes would add to the node
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -148,14 +148,14 @@ def type_of(dtype: np.typing.DTypeLike) -> int:
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return the array, with floats of any type, such as bfloat16, cast to float32."""
+    """Cast an array of any floating-point type, such as bfloat16, to float32; keep other arrays."""
     return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def with_advice(text: str) -> str:
     """Append the advice to install ONNX Runtime to an error's message.
 
-    The message is unchanged if it has the advice already, or if ONNX Runtime is installed.
+    The message is unchanged if it already contains the advice, or if ONNX Runtime is installed.
     """
     return text if EXTRA in text or has_runtime() else f"{text}; {EXTRA}"
 
@@ -169,8 +169,8 @@ def has_runtime() -> bool:
 def runtime() -> Any:
     """Return the module of ONNX Runtime, with telemetry disabled.
 
-    Unless other code has imported the module before, telemetry writes no file either. Raises
-    ImportError where the module cannot be imported.
+    Telemetry also writes no file, unless other code has imported the module before. Raises
+    ImportError if the module cannot be imported.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as library

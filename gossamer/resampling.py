@@ -22,8 +22,8 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
     """Return the index of the original element for each resized element.
 
     size, length: numbers of elements of the original and of the resized axis.
-    scale: the scale in the file, or length / size if the file states a size. Positions are float32
-    like the scale in the first case, and exact in the second.
+    scale: the scale in the file, or length / size if the file states a size. With a scale from the
+    file, positions are computed in float32, the dtype of the scale; otherwise they are exact.
     """
     position, unit = _positions(size, length, scale, coordinates)
     if nearest_mode == "floor":
@@ -39,11 +39,11 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
 
 def between(size: int, length: int, scale: float,
             coordinates: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index at or below each resized element, and the distance.
+    """Return the lower source index of each resized element, and the distance to it.
 
-    Each element of the resized axis has a position on the original axis. The index is that of the
-    original element at or below the position, and may be out of range. The distance is from that
-    element to the position. For the arguments see `nearest`.
+    Each element of the resized axis has a position on the original axis. The index is the floor of
+    this position, and may be out of range. The distance is the position minus the index, in
+    [0, 1). For the arguments see `nearest`.
     """
     position, unit = _positions(size, length, scale, coordinates)
     low = position // unit

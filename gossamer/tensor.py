@@ -73,8 +73,8 @@ class Format(HashedOnce):
     images of one pixel.
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
-    border: (top, left, bottom, right) rows and columns of zeros stored around each image, in words
-    for a packed dtype.
+    border: numbers of rows and columns of zeros stored around each image (top, left, bottom,
+    right); for a packed dtype, of words of zeros.
     other_channels: for a slice of a larger NHWC tensor, the numbers of channels of other tensors
     before and after this tensor's channels in each pixel; otherwise (0, 0).
     """
@@ -177,8 +177,10 @@ class Format(HashedOnce):
 
 @functools.lru_cache(maxsize=1024)
 def _changed(format: Format, changes: tuple[tuple[str, Any], ...]) -> Format:
-    """Return the format with some fields changed. Equal formats are one object, so that what is
-    cached of them is computed once."""
+    """Return the format with some fields changed.
+
+    Equal formats are the same object, so that their cached properties are computed only once.
+    """
     return replace(format, **dict(changes))
 
 
@@ -261,7 +263,7 @@ class TensorSpec(HashedOnce):
     def offset(self) -> int:
         """Number of elements before logical index (0, 0, 0, 0).
 
-        They belong to the border and to other tensors.
+        These elements belong to the border and to other tensors.
         """
         top, left = self.format.border[:2]
         before = self.format.other_channels[0]
@@ -303,8 +305,8 @@ class TensorSpec(HashedOnce):
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
     """Return a logical array as a contiguous array in the spec's format.
 
-    check: whether to raise ValueError for a value that a packed dtype cannot represent. Otherwise
-    some other value is stored instead.
+    check: whether to raise ValueError for a value that a packed dtype cannot represent. If not, an
+    arbitrary value is stored instead.
     """
     if spec.format.is_packed:
         if check and not spec.format.holds(array):
@@ -347,7 +349,7 @@ def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
 
 
 def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return a logical float array, rounded to the spec's dtype."""
+    """Return a logical float array with its values rounded to the spec's dtype."""
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(bfloat16_bits(array))
     return array.astype(spec.logical_dtype, copy=False)
@@ -440,8 +442,8 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 def memory_format(spec: TensorSpec) -> Format:
     """Return the canonical format among those with the same memory layout.
 
-    For one image, for example, CHWN and NCHW are identical in memory. The default format is
-    canonical where it is equivalent. A packed format is returned unchanged.
+    For example, CHWN and NCHW are identical in memory for one image. If the default format has the
+    same memory layout, it is the canonical one. A packed format is returned unchanged.
     """
     own = spec.format
     if own.is_packed:
@@ -458,7 +460,8 @@ def memory_format(spec: TensorSpec) -> Format:
 def _format_or_none(own: Format, layout: str, multiple: int) -> Format | None:
     """Return the format with another layout and channel multiple.
 
-    None if the format contains channels of other tensors, which fix both.
+    Returns None if the format contains channels of other tensors, because these fix the layout and
+    the channel multiple.
     """
     if any(own.other_channels) and (layout, multiple) != (own.layout, own.channel_multiple):
         return None

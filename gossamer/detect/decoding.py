@@ -56,7 +56,7 @@ class Box:
 
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-"""The possible strides of networks with several grids in one output.
+"""Possible sets of strides of networks that join several grids in one output.
 
 A stride is the width and height of a grid's cells, in pixels of the input.
 """
@@ -78,7 +78,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Grid:
-    """The parameters of a network for decoding a head's output.
+    """The parameters that are needed to decode a head's output.
 
     size: height and width of the network's input, in pixels.
     anchors: (anchors, 2), width and height of the head's anchors in pixels of the input.
@@ -97,7 +97,7 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
     output: the head's output for the photo.
     """
     if output.dtype == np.float16:
-        # use the precision of the head's values
+        # compute in float32: in float16, sigmoids and the threshold would be rounded
         output = output.astype(np.float32)
     # no warnings about NaN and infinite edges: boxes with such edges are dropped below
     with np.errstate(all="ignore"):

@@ -179,9 +179,9 @@ class Detector:
         return np.stack(batch) if given is None else given.arranged(np.stack(batch)), placements
 
     def _prepared(self, values: np.ndarray) -> np.ndarray:
-        """Return a resized photo (channels, height, width).
+        """Return a resized photo as an array (channels, height, width).
 
-        The photo is normalised unless the plan does so.
+        The photo is normalised here, unless the plan normalises its input.
         """
         given = self.plan.graph.inputs[0].given
         if given is None or not (given.changes_values or given.dtype == "uint8"):
@@ -258,7 +258,7 @@ def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan
         return model
     if not isinstance(model, Graph) and str(model).endswith(SUFFIX):
         return Plan.load(model, device)
-    # boxes do not need float64, but without a precision ONNX Runtime would compute float64 parts
+    # Boxes do not need float64. Without a precision, float64 nodes would be left to ONNX Runtime.
     graph = load(model if isinstance(model, Graph) else str(model), precision="fp32")
     check_open_dimensions(graph)
     return compile(graph, device)

@@ -16,7 +16,7 @@ from gossamer.detect.decoding import Box
 _GOLDEN = 0.618034
 """The hue difference of consecutive classes; hues are from 0 to 1.
 
-This is the golden ratio minus 1, which makes the hues of neighbouring classes very different.
+A step of the golden ratio minus 1 makes the hues of consecutive classes very different.
 """
 
 
@@ -30,8 +30,8 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes. Boxes of higher score are drawn over boxes of lower score. Their labels are
-        placed first, and hence closer to the box.
+        The boxes. Boxes of higher score are drawn over boxes of lower score, and their labels are
+        placed first, and thus closer to their boxes.
 
     Returns
     -------
@@ -92,10 +92,11 @@ def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]],
                     height: float) -> list[Area]:
     """Return the area of each box's label on a photo.
 
-    A label is placed at the first free position at a corner of its box, outside or inside. A
-    position is free if it overlaps no label of an earlier box. If no corner is free, the label is
-    placed at the nearest free position of a grid over the photo, or else where it hides the fewest
-    pixels of other labels. Positions that extend beyond the photo are moved inside.
+    A position is free if a label there overlaps no label of an earlier box. A label is placed at
+    the first free position at a corner of its box, outside or inside the box. If none is free, the
+    label is placed at the nearest free position of a grid over the photo. If the grid has no free
+    position either, the label is placed where it hides the fewest pixels of other labels. Labels
+    that would extend beyond the photo are moved inside.
 
     boxes: the boxes, most important first.
     sizes: width and height of each label.
@@ -150,7 +151,7 @@ def _distance(box: Area, area: Area) -> float:
 
 
 def _hidden(areas: Sequence[Area], taken: Sequence[Area]) -> np.ndarray:
-    """Return the number of pixels of occupied areas that each area would hide."""
+    """Return, for each area, the number of pixels of `taken` areas that it would hide."""
     new, old = np.reshape(areas, (-1, 1, 2, 2)), np.reshape(taken, (1, -1, 2, 2))
     sides = np.minimum(new[:, :, 1], old[:, :, 1]) - np.maximum(new[:, :, 0], old[:, :, 0])
     return np.maximum(sides, 0).prod(axis=2).sum(axis=1)

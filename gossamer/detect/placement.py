@@ -81,9 +81,9 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
     """Return the network's input with the resized photo at its placement.
 
     The result has shape (height, width, channels), or (height, width) for a photo without channels.
-    Pixels of the rectangle are interpolated between four pixels of the photo, and the others have
-    the style's `fill`. Only the interpolated pixels are read, so a large photo needs no more memory
-    than a small one.
+    Each pixel of the placement's rectangle is interpolated bilinearly from four pixels of the
+    photo; pixels outside the rectangle have the style's `fill`. Only the pixels that are needed are
+    converted to float32, so a large photo needs no more temporary memory than a small one.
 
     size: height and width of the input.
     """
@@ -105,10 +105,10 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the interpolation of each pixel of a resized row or column.
+    """Return indices and weights to interpolate the pixels of a resized row or column.
 
-    The first two arrays are the indices of the two original pixels, the third is the weight of the
-    second one.
+    The first two arrays hold the indices of the two original pixels for each resized pixel; the
+    third holds the weight of the second original pixel.
     """
     steps = np.arange(new_length)
     if corners_meet:

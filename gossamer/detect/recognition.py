@@ -1,4 +1,4 @@
-"""Recognise the encoding of boxes in outputs, by metadata or shapes."""
+"""Recognise how a network's outputs encode boxes, by its metadata or the shapes of outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Return the encoding of boxes and the preprocessing of photos.
 
     A network without detector metadata is recognised as YOLOX, YOLOv5, YOLOv6 or YOLOv8 by the
-    shapes of its outputs. YOLOX and YOLOv6 have equal shapes, and are distinguished by the
-    functions that compute the boxes. YOLOv5 may return its raw heads as additional outputs.
+    shapes of its outputs. The outputs of YOLOX and YOLOv6 have equal shapes; these networks are
+    distinguished by the functions that compute the boxes. YOLOv5 may return its raw heads as
+    additional outputs.
 
     Raises UnsupportedError for an unknown network, and for metadata that do not match the network.
     """
@@ -97,9 +98,9 @@ def _is_raw_head(shape: Shape) -> bool:
 def _kind_of_cells(graph: Graph) -> str:
     """Return the kind of a head with one box per cell.
 
-    It is determined by the functions after the last convolutions. YOLOX computes an exponential if
-    its graph decodes boxes, and otherwise no function. YOLOv6 computes only products or quotients;
-    its boxes are decoded like those of YOLOv5.
+    The kind is determined by the functions after the last convolutions. The graph of a YOLOX
+    contains an exponential if it decodes boxes, and otherwise no function. The graph of a YOLOv6
+    contains only products or quotients; its boxes are decoded like those of YOLOv5.
     """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
@@ -109,7 +110,7 @@ def _kind_of_cells(graph: Graph) -> str:
 def _last_functions(graph: Graph) -> set[str]:
     """Return the functions between the last convolutions and the first output.
 
-    These include the functions in the epilogues of the convolutions.
+    Functions in the epilogues of the last convolutions are included.
     """
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}

@@ -1,7 +1,7 @@
 """Reading of photos, and their preprocessing for a network.
 
-Pillow is imported only when the first photo is read, because every network needs this module for
-its metadata, but not every network processes photos.
+Pillow is imported only when the first photo is read: this module is imported for the metadata of
+every network, but not every network processes photos.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Preprocessing:
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
         """Return this preprocessing with the size that an input shape requires.
 
-        The size is unchanged if dimensions of the shape are dynamic. `resize` keeps its proportion
-        to the size.
+        The size is unchanged if dimensions of the shape are dynamic. `resize` is scaled by the same
+        factor as the size.
 
         shape: (N, C, H, W), or (N, C * H * W) for a network with flattened photos. A flattened
         photo keeps the current size if it has C * H * W values; otherwise it becomes square.
@@ -158,7 +158,7 @@ class Preprocessing:
         return _stacked([self(image) for image in images])
 
     def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Return pixels() of several photos: (N, height, width, channels).
+        """Return the results of pixels() for several photos: (N, height, width, channels).
 
         Raises InputError if the photos have different sizes.
         """
@@ -217,9 +217,9 @@ def load_image(path: str | Path) -> np.ndarray:
 def open_image(path: str | Path) -> Image.Image:
     """Read a photo as an upright Pillow image in RGB.
 
-    The photo is rotated by its EXIF orientation. Grey and palette images are expanded, transparent
-    pixels are blended with white, and 16 bits are scaled to 8. Unlike an array, a Pillow image can
-    be scaled without a copy.
+    The photo is rotated by its EXIF orientation. Grey and palette images are converted to RGB,
+    transparent pixels are blended with white, and 16-bit values are scaled to 8 bits. Unlike an
+    array, a Pillow image can be scaled without first being copied.
 
     Raises InputError if the file is missing, is not an image of FORMATS, is damaged, or has more
     than MOST_PIXELS pixels.
@@ -280,7 +280,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
             longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list of formats, Pillow reads all it knows, some of them by running other programs
+    # without a list of formats, Pillow tries all formats, some of which make it run other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > most_pixels:

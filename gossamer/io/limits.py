@@ -1,8 +1,9 @@
 """Memory limits for reading files, and the decompression of files.
 
-A small file can describe large content: compressed bytes, the shape of an array, a layer that
-enlarges its input. The size of the content is compared with a limit before memory is allocated. The
-limit is derived from the size of the file or of the inputs, unless GOSSAMER_MAX_BYTES sets it.
+A small file can describe large content, for example by compressed bytes, by the shape of an array,
+or by a layer that enlarges its input. The size of the content is compared with a limit before
+memory is allocated. The limit is derived from the size of the file or of the network's inputs,
+unless GOSSAMER_MAX_BYTES sets it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LONGEST_LINE = 2**24
 def set_limit() -> int | None:
     """Return the limit in GOSSAMER_MAX_BYTES; None if it is not set.
 
-    For example, 8G is 2**33. Raises InputError if it is not a number of bytes.
+    For example, 8G is 2**33. Raises InputError if the variable is not a number of bytes.
     """
     text = os.environ.get(VARIABLE, "").strip()
     return bytes_of(text, VARIABLE) if text else None
@@ -79,10 +80,10 @@ def check_unpacked(what: str, unpacked: int, packed: int) -> None:
 def most_value_bytes(inputs: int, batch: int = 0) -> int:
     """Return the maximum bytes of a value in a network.
 
-    The same limit applies to all constants computed by its nodes together.
+    The same limit applies to the total size of all constants that the network's nodes compute.
 
     inputs: bytes of the network's inputs.
-    batch: number of images that the user requested; 0 if the file fixes it.
+    batch: number of images that the user requested; 0 if the file fixes the batch size.
     """
     of_file = min(max(LEAST, MOST_GROWTH * inputs), host_memory() // 2)
     return set_limit() or max(of_file, LEAST // 4 * batch)
@@ -111,8 +112,8 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
-            # seeking to the end and back empties the file's buffer, which saves a copy when the
-            # whole file is read
+            # Seeking to the end and back empties the file's buffer; reading the whole file then
+            # needs one copy less.
             file.seek(0, io.SEEK_END)
             file.seek(0)
             if packed:

@@ -1,7 +1,7 @@
 """Arrays in NumPy's format, from .npy and .npz files.
 
-An array is read only if the number of bytes after its header is as stated in the header, so that
-a file cannot make the reader allocate more memory. Python objects are never read.
+An array is read only if as many bytes follow its header as the header states, so that a file cannot
+make the reader allocate more memory than the array needs. Python objects are never read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowErr
 
 
 class BadArray(ValueError):
-    """An unreadable array; the message is a reason to follow a file name."""
+    """An unreadable array; the message is a reason that is written after a file name."""
 
 
 class PickledObjects(BadArray):

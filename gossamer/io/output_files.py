@@ -1,4 +1,4 @@
-"""Output files of options, checked before the work and written atomically."""
+"""Output files that options name, checked before the work and written atomically."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # for a real file NumPy would call tofile(), and its errors lack the reason
+            # for a real file, NumPy would call tofile(), whose errors lack the system's reason
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:
@@ -113,7 +113,7 @@ def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    # np.savez accepts arrays only as keywords, so none could have the name "file"
+    # np.savez accepts arrays only as keyword arguments, so no array could be named "file"
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -1,8 +1,8 @@
 """Prefetching of pictures from files, in batches of one shape.
 
-Threads read the pictures or, if there are many files and processors, other processes do. The
-processes write pictures to shared memory, in the shape and dtype that the network expects, and
-respond once for several files. The process that computes then rarely waits for the GIL.
+Threads read the pictures, or other processes if there are many files and processors. The processes
+write pictures to shared memory, in the shape and dtype that the network expects, and respond once
+for several files, so that the process that runs the network rarely waits for the GIL.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ Sending such a group and receiving the response takes about as long as reading a
 _MOST_PROCESSES = 64
 """Maximum number of reading processes; each needs a few file descriptors in this process."""
 _AHEAD_BYTES = 2**29
-"""Maximum bytes of prefetched pictures, except that each process may prefetch one picture."""
+"""Maximum bytes of prefetched pictures; each process may prefetch one picture even if this is
+exceeded."""
 
 T = TypeVar("T")
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
-"""A reason per file why it cannot be read, or "", and the readable pictures in order."""
+"""For each file, the reason why it cannot be read or "", and the readable pictures in order."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
 """Shared memory for pictures, and groups of files with the futures of their answers."""
 
@@ -63,7 +64,7 @@ class PictureReader(Protocol):
 class PictureBatch:
     """A batch of consecutive files, and the pictures of the readable ones.
 
-    errors: a reason per file why it cannot be read, or "".
+    errors: for each file, the reason why it cannot be read, or "".
     pictures: the pictures in one array, in order; None if no file can be read.
     """
 
@@ -94,7 +95,7 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                     if pictures is not None and (
                             count == most or found[index].shape != pictures.shape[1:]):
                         yield PictureBatch(errors, pictures[:count])
-                        # drop the references: shared memory of the batch is reused
+                        # drop the references, so that the batch's shared memory can be reused
                         errors, pictures, count = [], None, 0
                     if pictures is None:
                         whole = found[index:index + most]
@@ -127,7 +128,8 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
     count = min(processors + processors // 2, _MOST_PROCESSES)
     form = reader.form()
     nbytes = 0 if form is None else math.prod(form[0]) * form[1].itemsize
-    # a block holds whole batches, which then need no copy, and roughly one group of files or more
+    # a block's size is a multiple of the batch size, so that batches need no copy, and is roughly
+    # _GROUP files or more
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
     with (closing(SharedBlocks(size * nbytes)) as shared,
@@ -146,7 +148,7 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
 
         for block in _ahead(map(submit, range(0, len(files), size)), 1 + -(-ahead // size)):
             yield _answer_of(reader, *block)
-            # drop the reference: the memory of the block is reused
+            # drop the reference, so that the block's memory can be reused
             del block
 
 
@@ -174,10 +176,10 @@ def _answer_of(reader: PictureReader, memory: np.ndarray | None,
 class SharedBlocks:
     """Blocks of shared memory that other processes write through a path.
 
-    A block is reused when no array refers to it any more. The memory is an unnamed file, which the
-    system frees with the last descriptor and array, even if processes are killed. Processes write
-    to the file instead of mapping it: if memory runs out, a write returns an error, whereas an
-    access to a mapped page kills the process.
+    A block is reused when no array refers to it any more. The memory is an unnamed file. The
+    system frees it when its last descriptor and mapping are closed, even if processes are killed.
+    Processes write to the file instead of mapping it: if memory runs out, a write returns an error,
+    whereas an access to a mapped page kills the process.
 
     nbytes: bytes of a block.
     """
@@ -192,8 +194,8 @@ class SharedBlocks:
     def take(self, count: int, form: Form | None) -> tuple[np.ndarray | None, int]:
         """Return an array for `count` pictures in a block, and the block's offset.
 
-        The offset is that of the block in the file at `path`. The array is None if the system does
-        not support such memory, or the sizes of the pictures differ.
+        The offset is the position of the block in the file at `path`. The array is None if the
+        system does not support shared memory, or if the pictures differ in size.
         """
         if form is None or self._descriptor < 0:
             return None, 0
@@ -237,8 +239,8 @@ def _read_into(path: str, offset: int, reader: PictureReader,
                files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
     """Read a group of files, and write the pictures to shared memory.
 
-    Returns the reasons of unreadable files, and None for the pictures. If they cannot be written
-    to the file at `path`, the pictures themselves are returned.
+    Returns the reason or "" of each file, and None for the pictures. If the pictures cannot be
+    written to the file at `path`, they are returned instead of None.
     """
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]

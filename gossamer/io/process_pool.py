@@ -1,9 +1,9 @@
 """ProcessPool: calls of functions in other Python processes.
 
 Each thread of a ThreadPoolExecutor owns one process. If a process ends, only its task fails, and a
-new process replaces it. This is why ProcessPoolExecutor is not used: there all tasks would fail, or
-wait forever for the rest of a result. Its processes also import the user's program, which may lack
-the guard `if __name__ == "__main__"`, and modules in the working directory.
+new process replaces it. With a ProcessPoolExecutor, all tasks would fail, or would wait forever for
+the rest of a result. The processes of a ProcessPoolExecutor also import modules in the working
+directory and the user's program, which may lack the guard `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class ProcessEndedError(GossamerError):
 class ProcessPool:
     """A pool of processes that each call one function at a time.
 
-    The processes start immediately. They end with `close`, with the end of a `with` block, or with
-    this process, even if it is killed. They import the modules of the functions, but not the user's
-    program. If a process ends, its error quotes the last line of its output.
+    The processes start immediately. They end when `close` is called, when a `with` block ends, or
+    when this process ends, even if it is killed. They import the modules of the functions, but not
+    the user's program. If a process ends during a task, the error quotes the last line of the
+    process's output.
 
     count: number of processes.
     kind: description of one process for messages, such as "process that builds candidates".
@@ -185,8 +186,8 @@ class _Process:
     def __init__(self, variables: Mapping[str, str]) -> None:
         if not sys.executable:
             raise OSError("the path of the Python executable is unknown (sys.executable is empty)")
-        # the process uses the import folders of this one; -P keeps Python from adding the working
-        # directory
+        # the new process imports from the same folders as this one; -P keeps Python from adding
+        # the working directory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with ExitStack() as stack:
             self._errors = stack.enter_context(tempfile.TemporaryFile())
@@ -288,7 +289,7 @@ def work() -> None:
 def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
     """Receive tasks until the pipe is closed, then end this process.
 
-    This runs in a separate thread, so that the process ends even during a task.
+    This function runs in a separate thread, so that the process ends even during a task.
     """
     try:
         while True:

@@ -1,4 +1,4 @@
-"""SharedObject: an object whose arrays other processes of this machine map, instead of copying."""
+"""SharedObject: an object with arrays that other processes of this machine map without a copy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import IO, Any
 from gossamer.errors import GossamerError
 
 _ALIGNMENT = 64
-"""Bytes to a multiple of which each array begins."""
+"""Alignment of each array in the file, in bytes."""
 
 
 class SharedObject:
-    """An object in a file, from which load() makes read-only copies in other processes.
+    """An object in a file, which load() makes available in other processes.
 
-    The file lies in memory where the system has such files. It goes with the end of a `with` block,
-    or with this process, even where this process is killed. Its arrays stay where they are mapped.
+    The arrays of a loaded object are read-only views of the mapped file. The file is in memory if
+    the system supports memfd_create(), else on disk. It is removed at the end of a `with` block, or
+    when this process ends; a file in memory is freed even if this process is killed. Arrays that
+    other processes have mapped stay valid.
 
-    path: what load() takes in the other processes.
-    Raises GossamerError where the system has no room.
+    path: the argument of load() in the other processes.
+    Raises GossamerError if the system has no room for the file.
     """
 
     def __init__(self, value: Any) -> None:
@@ -57,7 +59,7 @@ class SharedObject:
 
 
 def _new_file() -> IO[bytes]:
-    """Return a file without a name, in memory, or one that is removed when it is closed."""
+    """Return an unnamed file in memory, or else a temporary file that is removed when closed."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("gossamer"), "wb")
     return tempfile.NamedTemporaryFile()
@@ -65,7 +67,10 @@ def _new_file() -> IO[bytes]:
 
 @functools.cache
 def load(path: tuple[str, int]) -> Any:
-    """Return the object of another process, the same one in each call."""
+    """Return the object of another process; further calls return the same object.
+
+    path: the SharedObject's `path`.
+    """
     name, end = path
     with open(name, "rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -70,9 +70,11 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
                 spare: Sequence[str] = (), below: str = "") -> None:
     """Print a table with right-aligned columns of numbers.
 
-    If the terminal is too narrow, these steps are taken until the table fits: the column `below` is
-    printed below the table; cells of optional columns are cut; optional columns are hidden, and
-    named below the table; cells of other columns are cut.
+    If the table is wider than the terminal, these steps are taken in order until it fits:
+    1. the column `below` is printed below the table;
+    2. cells of optional columns are cut;
+    3. optional columns are hidden, and named below the table;
+    4. cells of other columns are cut.
 
     columns: the heading of each column, by its key.
     rows: the cells of each row, by the keys of the columns.
@@ -80,7 +82,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     below: key of the column that may be printed below the table, with the first cell of each row.
     """
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
-    # a pipe has no width, but rich would cut lines to 80 columns
+    # a pipe has no width, and rich would cut lines to 80 characters
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     cells = {key: [line[key] for line in lines if line[key]] for key in columns}
     full = {key: max(map(cell_len, [heading, *cells[key]])) for key, heading in columns.items()}
@@ -96,7 +98,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        # print without rich, which needs 0.5 ms per row, for tables of thousands of rows
+        # tables may have thousands of rows, and rich needs 0.5 ms per row
         print(joined(line))
     first = next(iter(columns))
     for line in lines:
@@ -119,8 +121,9 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
             available: int) -> dict[str, int]:
     """Return the widths of the visible columns, by their keys.
 
-    The widest column is always cut first: of the optional columns that may be cut, or of all
-    columns if none of these is left. (rich would cut all columns by the same width.)
+    The widest column is always cut first, among the optional columns that may be cut, or among all
+    columns that may be cut once no optional one is left. (rich would cut all columns by the same
+    width.)
 
     full_widths: the uncut widths of the columns.
     may_cut: keys of the columns that may be cut.

@@ -22,7 +22,8 @@ class NodeNames(TypedDict, total=False):
     Attributes
     ----------
     name : str
-        Name of the node; by default its op and a number. A name that another node has is extended.
+        Name of the node; by default its op and a number. If another node has this name, "_" is
+        appended.
     output : str
         Name of the node's result; by default the node's name.
     source : str
@@ -99,7 +100,7 @@ class GraphBuilder:
         Parameters
         ----------
         name : str
-            Name of the constant. It is extended if the graph already uses the name.
+            Name of the constant. If the graph already uses the name, "_" is appended.
         array : array
             The constant's value; floats of any width become float32.
 
@@ -126,7 +127,7 @@ class GraphBuilder:
         inputs : sequence of str
             Names of the node's inputs, in the op's order; "" for an absent input.
         outputs : sequence of str, optional
-            Names of the node's results where it has several.
+            Names of the node's results if it has several.
         name, output, source : str
             Names as in `NodeNames`.
         **attributes
@@ -196,8 +197,8 @@ class GraphBuilder:
         a, b, bias : str
             The matrices, and an optional bias with one value per column.
         trans_a, trans_b : bool
-            Whether a or b is transposed before the product; a weight of shape (outputs, inputs)
-            needs this.
+            Whether a or b is transposed before the product. A weight b of shape (outputs, inputs)
+            needs `trans_b`.
         epilogue : Expression, optional
             Arithmetic on the result, as for `conv2d`.
         **names
@@ -289,7 +290,8 @@ class GraphBuilder:
         strides, dilations, pads
             As for `conv2d`.
         ceil_mode : bool
-            Whether a last window that extends beyond the input is computed.
+            Whether the output size is rounded up, so that the last window may extend beyond the
+            padded input.
         count_include_pad : bool
             Whether averages count elements of the padding.
         **names
@@ -376,7 +378,7 @@ class GraphBuilder:
         x : str
             The input.
         axis : int
-            First dimension that is flattened into the columns.
+            First dimension of those that become the columns; earlier dimensions become the rows.
         **names
             As in `NodeNames`.
 
@@ -391,7 +393,7 @@ class GraphBuilder:
                sizes: Sequence[int] | None = None, mode: str = "nearest",
                coordinates: str = "asymmetric", nearest_mode: str = "floor",
                **names: Unpack[NodeNames]) -> str:
-        """Add a resize of images; the defaults repeat pixels.
+        """Add a resize of images; by default, each pixel is repeated.
 
         Parameters
         ----------
@@ -476,7 +478,7 @@ class GraphBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Record what makes a value. Raises ModelError if something else already makes it."""
+        """Record the maker of a value. Raises ModelError if the value already has a maker."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker
@@ -490,5 +492,5 @@ def _present(value: str) -> list[str]:
 
 
 def _sum_with(bias: str) -> Expression:
-    """Return the epilogue that adds a bias, or an empty epilogue where the layer has no bias."""
+    """Return the epilogue that adds a bias, or an empty epilogue if the layer has no bias."""
     return apply("add") if bias else identity()

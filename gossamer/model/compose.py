@@ -59,14 +59,14 @@ class Composer:
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> Value:
-        """Return the operand with a name; add it if it is new."""
+        """Return the operand with a name; add the operand if the name is new."""
         if name not in self._numbers:
             self.operands.append(name)
             self._numbers[name] = -len(self.operands)
         return Value(self, self._numbers[name])
 
     def value(self, argument: Value | float | str) -> Value:
-        """Return an argument as a value: a number becomes a constant, a name an operand."""
+        """Convert an argument to a value: a number becomes a constant, a name an operand."""
         if isinstance(argument, Value):
             return argument
         return self.operand(argument) if isinstance(argument, str) else self.constant(argument)
@@ -82,7 +82,7 @@ class Composer:
         return self.apply("constant", constants=(value,))
 
     def operand_or_constant(self, name: str, array: np.ndarray | None) -> Value:
-        """Return the named operand, or a constant if it has one known element.
+        """Return the named operand; if it is a constant of one element, return this constant.
 
         array: the operand's array if it is a constant, else None.
         """
@@ -104,7 +104,7 @@ class Composer:
     def build(self, *outputs: Value, first: str | None = None) -> tuple[list[str], Expression]:
         """Return the operands that the outputs depend on, and the expression of these operands.
 
-        first: the operand that comes first; it is kept even if no output depends on it.
+        first: the operand to put first; this operand is kept even if no output depends on it.
         """
         steps = list(self._steps)
         needed: set[int] = set()

@@ -21,8 +21,8 @@ _LARGEST_SUM = 2.0**127
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
     """Return the facts of every input, constant and result, by name.
 
-    The op definitions derive the facts of results. gossamer.facts says for which algorithms these
-    facts hold.
+    The op definitions derive the facts of results. The docstring of gossamer.facts says for which
+    algorithms these facts hold.
     """
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
@@ -37,8 +37,8 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
     """Return the facts of all values, including whether inputs and results may be NaN.
 
     Inputs of the network that are floats may be NaN; integers and booleans cannot. A result cannot
-    be NaN if its arguments are finite and its function makes no NaN of finite numbers. Quotients
-    and roots may do so.
+    be NaN if its arguments are finite and its function never returns NaN for finite arguments.
+    Quotients and roots may return NaN for finite arguments.
     """
     found: dict[str, bool] = {info.name: _is_float(info.dtype) for info in static.graph.inputs}
 
@@ -57,7 +57,7 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Return whether a product may be computed on bits, where NaN becomes a sign."""
+    """Return whether a product may be computed on packed bits, which turn NaN into a sign."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 

@@ -13,15 +13,15 @@ from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
-"""The value of `inputs` for photos in uint8, which the plan normalises as the network's metadata
-says."""
+"""The value of `inputs` that requests uint8 photos as input; the plan normalises them as the
+network's metadata states."""
 
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
                  output_dtype: str | None) -> Graph:
     """Return the graph with the input and output formats of `gossamer.compile`.
 
-    None keeps the formats of the file. Raises InputError where the formats do not fit the graph.
+    None keeps the formats of the file. Raises InputError if the formats do not fit the graph.
     """
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
         raise InputError(f"ONNX Runtime computes the end of {graph.name}, so its inputs and "
@@ -39,7 +39,7 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Describe each input and output that callers pass or receive in another format."""
+    """Describe each input and output with a format for callers that differs from the network's."""
     lines = []
     for info in graph.inputs:
         if info.given is not None:

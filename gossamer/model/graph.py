@@ -1,10 +1,10 @@
 """Graph and Node: a network, independent of the format of its file.
 
 The ops of a graph, with their inputs and attributes, are defined in gossamer.model.opset. A Graph
-serves every batch size: its shapes may be computed by nodes, and attributes may depend on the batch
-or on the rank of an input. resolve() (gossamer.model.infer.resolve) makes the StaticGraph of one
-batch size. A static graph has no shape arithmetic, and its attributes are concrete: an axis counts
-from 0, for example.
+describes the network for every batch size: its nodes may compute shapes, and attributes may depend
+on the batch or on the rank of an input. resolve() (gossamer.model.infer.resolve) makes the
+StaticGraph of one batch size. A static graph has no shape arithmetic, and its attributes are
+concrete; for example, an axis is never negative.
 
 The attribute `epilogue` of a conv2d or gemm is an Expression. Its input 0 is the op's result. Its
 further inputs are the node's inputs after the weight: each is a constant with one value per
@@ -47,12 +47,11 @@ class Node:
 class ValueInfo:
     """Shape and dtype of a graph's input or output.
 
-    shape: sizes of the dimensions. The first is None where the batch is free, others are None
-    where the file leaves them open.
-    labels: the file's name of each dimension, for messages; empty where the file names no
-    dimensions.
-    given: the format in which callers pass an input, where it differs from shape and dtype.
-    returned_dtype: the dtype in which callers receive an output, where it differs from `dtype`.
+    shape: sizes of the dimensions. The first size is None if the batch size is free; other sizes
+    are None where the file leaves them open.
+    labels: the file's name of each dimension, for messages; empty if the file names no dimensions.
+    given: the format in which callers pass an input, if it differs from `shape` and `dtype`.
+    returned_dtype: the dtype in which callers receive an output, if it differs from `dtype`.
     """
 
     name: str
@@ -75,8 +74,8 @@ class ValueInfo:
 class Tail:
     """The end of a network, which ONNX Runtime computes from the results of the other nodes.
 
-    It computes values that a Graph cannot hold, because their shape depends on the data or because
-    they are not numeric tensors, and everything computed from these values.
+    The tail computes values that a Graph cannot hold, because their shape depends on the data or
+    because they are not numeric tensors. It also computes everything that depends on such values.
 
     model: the bytes of the tail's ONNX model.
     constants: inputs of the model that are the same in every call, by input index.
@@ -121,12 +120,12 @@ class Graph:
 
     @property
     def network_inputs(self) -> list[ValueInfo]:
-        """All inputs of the network, also where ONNX Runtime computes its tail."""
+        """All inputs of the network, including those that only the tail reads."""
         return self.inputs if self.tail is None else self.tail.inputs
 
     @property
     def network_outputs(self) -> list[ValueInfo]:
-        """All outputs of the network, also where ONNX Runtime computes its tail."""
+        """All outputs of the network, including those that the tail computes."""
         return self.outputs if self.tail is None else self.tail.outputs
 
     def batch_or(self, batch: int) -> int:
@@ -222,7 +221,7 @@ class UniqueNames:
 
 
 def new_name(names: set[str], name: str) -> str:
-    """Return the name, extended until it is not in `names`, and add it to them."""
+    """Return the name, extended until it is not in `names`, and add the result to `names`."""
     name = unused_name(names, name)
     names.add(name)
     return name

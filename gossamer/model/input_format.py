@@ -37,7 +37,8 @@ class InputFormat:
     """The format in which a plan accepts an input.
 
     The network's input is `(x * scale - mean) / std` for the values x that the caller passes. The
-    device computes it in the first layer's kernel where possible, else in a separate kernel.
+    device computes this expression in the first layer's kernel where possible, else in a separate
+    kernel.
 
     Parameters
     ----------
@@ -125,13 +126,15 @@ class InputFormat:
 
     @cached_property
     def factors(self) -> tuple[float, ...]:
-        """The factor of each channel, in float32; one number where all factors are equal."""
+        """The factor of each channel, in float32; a single number if all factors are equal."""
         return self._float32(lambda scale, mean, std: scale / std)
 
     @cached_property
     def shifts(self) -> tuple[float, ...]:
-        """The offset added to each channel after its factor, in float32; one number where all
-        offsets are equal."""
+        """The offset of each channel, in float32; a single number if all offsets are equal.
+
+        An offset is added after the multiplication by the channel's factor.
+        """
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property
@@ -154,16 +157,16 @@ class InputFormat:
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
     def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:
-        """Return one entry per dimension in the order of the axes of callers' arrays.
+        """Reorder entries, one per dimension, from the network's axes to those of callers' arrays.
 
-        dimensions: entries such as sizes, in the network's order.
+        dimensions: entries such as sizes, in the order of the network's axes.
         """
         if len(dimensions) != 4:
             return tuple(dimensions)
         return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
-        """Return the network's float32 input for an array that a caller passes."""
+        """Convert an array that a caller passes to the network's float32 input."""
         x = np.asarray(array)
         if self.dtype == BFLOAT16 and x.dtype == np.uint16:
             x = of_bfloat16_bits(x)
@@ -218,7 +221,7 @@ class InputFormat:
     def _float32(self, function: Any) -> tuple[float, ...]:
         """Return the float32 results of a function of scale, mean and std.
 
-        The function is computed in float64. One number is returned where all results are equal.
+        The function is computed in float64. A single number is returned if all results are equal.
         """
         with np.errstate(all="ignore"):
             parameters = (np.asarray(self._parameter(name)) for name in ("scale", "mean", "std"))

@@ -28,10 +28,13 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A model file, recognised by its suffix: an ONNX file (.onnx or .onnx.gz) or a Darknet
-        network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
-        a binary file that is open for reading, or the model as onnx.load returns it. Or a Graph,
-        which is returned with the outputs that `outputs` names.
+        One of:
+        - a model file, recognised by its suffix: an ONNX file (.onnx or .onnx.gz) or a Darknet
+          network (.cfg);
+        - the name of a network of the zoo;
+        - an ONNX model in memory: its bytes, a binary file that is open for reading, or the model
+          as onnx.load returns it;
+        - a Graph, which is returned with the outputs that `outputs` names.
     *more_files : str or Path
         Further files of the model, such as its weights. By default, they are looked up in the
         folder of the first file, under its name with another suffix.
@@ -61,8 +64,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Warns
     -----
     GossamerWarning
-        If numbers in the file are narrowed, such as float64, or are NaN. The graph keeps the texts
-        of the warnings as `warnings`.
+        If numbers in the file are rounded to a narrower dtype, such as float64 to float32, or are
+        NaN. The graph's attribute `warnings` holds the texts of the warnings.
 
     Examples
     --------
@@ -168,7 +171,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return the kind of a file that no reader accepts, with advice; None if it is unknown."""
+    """Return the kind of a file that no reader accepts, with advice; None for unknown kinds."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
                 f"{_hint(name)}")

@@ -28,10 +28,10 @@ class DetectionHead:
     "yolov5" (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and
     YOLOv7. "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
     mask: for each box of a cell, in order, the index of the network's anchor that the box adjusts.
-    scale_x_y: factor s of the offset of a box's centre from the centre of its cell: for an output
-    v, the offset is (sigmoid(v) - 0.5) * s cells.
-    new_coords: whether the network computes all sigmoids itself. For an output v, the size of a box
-    is then (2 * v)^2 times its anchor, else exp(v) times its anchor.
+    scale_x_y: factor s of the offset of a box's centre from the centre of its cell. For an output
+    v, the offset is (sigmoid(v) - 0.5) * s, in units of cells.
+    new_coords: whether the network computes all sigmoids itself. If so, the size of a box is
+    (2 * v)^2 times its anchor for an output v, else exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -44,14 +44,14 @@ class DetectionHead:
 
 @dataclass(frozen=True)
 class DetectorMetadata:
-    """How the outputs of a network that detects objects are read.
+    """How the outputs of a detection network are decoded.
 
     heads: the head of each output, in the order of the outputs.
     classes: number of classes.
-    resize: how a photo is brought to the input's size: "stretch", or "letterbox", which keeps the
+    resize: how a photo is resized to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
-    threshold: least score of a box.
-    nms: limit of the overlap (intersection over union) of two boxes of a class; above the limit,
+    threshold: minimum score of a box.
+    nms: maximum overlap (intersection over union) of two boxes of a class; if they overlap more,
     the box with the lower score is dropped.
     nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
     the distance of the two centres, and c the diagonal of the smallest box round both boxes.
@@ -71,8 +71,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
     Fields with a default may be absent from the object.
 
-    anchors: number of anchors of the network. Raises ValueError where a field is absent, unknown or
-    has a wrong value.
+    anchors: number of anchors of the network.
+    Raises ValueError if a field is absent or unknown, or has a wrong value.
     """
     wrong = ValueError(f"{value!r} does not describe how boxes are decoded")
     if not _has_fields(value, DetectorMetadata):
@@ -119,11 +119,11 @@ def _is_between(value: Any, low: float, high: float) -> bool:
 class Column:
     """A column of the table that a network was trained on.
 
-    name: heading of the column; empty where the column had none.
-    fill: number used for an empty cell; None where no cell may be empty.
+    name: heading of the column; empty if the column had none.
+    fill: number used for an empty cell; None if no cell may be empty.
     values: texts that the cells may hold; None for a column of numbers. A column of numbers is one
-    input of the network. A column of texts is one input for each text: 1 where the cell holds the
-    text, else 0.
+    input of the network. A column of texts is one-hot encoded: one input for each text, which is 1
+    if the cell holds the text, else 0.
     """
 
     name: str
@@ -138,18 +138,17 @@ class ModelMetadata:
     classes: the names of the classes: one name for each column of the first output or, in a
     detector, one name for each kind of object that it finds.
     independent_scores: whether the first output holds, for each class, a score that does not depend
-    on the other classes. Otherwise the first output holds probabilities, or numbers that softmax
+    on the other classes. Otherwise the first output holds probabilities or logits, which softmax
     turns into probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of all pixels of the pictures that the network was trained on.
-    preprocessing: how photos are prepared for the first input; None where the preparation is
-    unknown.
-    anchors: width and height of each anchor of a detecting network, in pixels of the input.
+    preprocessing: how photos are prepared for the first input; None if the preparation is unknown.
+    anchors: width and height of each anchor of a detection network, in pixels of the input.
     detector: how boxes are decoded from the outputs; None if the network detects no objects, or if
     its file does not say how.
     columns: the columns of the table that the network was trained on, in the order of the network's
-    inputs; empty where the columns are unknown.
+    inputs; empty if the columns are unknown.
     """
 
     classes: tuple[str, ...] = ()
@@ -168,7 +167,7 @@ def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
 
 
 def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
-    """Return the metadata that fields_of() turned into JSON values.
+    """Return the metadata for JSON values that fields_of() made.
 
     Raises LookupError for an absent field or number, and TypeError or ValueError for a field with a
     wrong type or value.
@@ -206,7 +205,7 @@ def preprocessing_of(fields: Any) -> Preprocessing:
 def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
     """Return the anchors that a JSON value lists.
 
-    Raises ValueError where the value is no list of pairs of numbers.
+    Raises ValueError if the value is not a list of pairs of numbers.
     """
     if not isinstance(value, list | tuple) or not all(
             _is_numbers(pair) and len(pair) == 2 for pair in value):

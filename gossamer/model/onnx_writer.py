@@ -1,6 +1,6 @@
 """Writes graphs as ONNX models.
 
-The graphs are networks of the zoo, of training, of benchmarks or of other file formats.
+The graphs come from the zoo, from training, from benchmarks or from files of other formats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPSET = 17
 def to_onnx(graph: Graph) -> onnx.ModelProto:
     """Return an ONNX model of the graph's nodes and metadata, without folding or fusion.
 
-    Raises UnsupportedError where _RULES cannot write a node; the message names the first such node.
+    Raises UnsupportedError, which names the first node that _RULES cannot write.
     """
     nodes = []
     constants = {name: numpy_helper.from_array(array, name)
@@ -52,7 +52,7 @@ def _one(node: Node, op: str, *more: str, **attributes: Any) -> list[onnx.NodePr
 
 
 def _renamed(op: str, **attributes: str) -> _Rule:
-    """Return the rule of an op that differs from an ONNX operator in names only.
+    """Return the rule of an op that differs from an ONNX operator only in the names it uses.
 
     op: name of the ONNX operator.
     attributes: for each attribute of the operator, the attribute's name in the graph.
@@ -88,8 +88,8 @@ def _batch_norm_training(node: Node, constants: _Constants) -> list[onnx.NodePro
 def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     """Return the ONNX nodes that compute the steps of the expression.
 
-    The list is empty where a step has no ONNX operator in the tables below, or where the last step
-    is not the only output.
+    The list is empty if a step has no ONNX operator in the tables below, or if the last step is not
+    the only output.
     """
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
@@ -109,7 +109,7 @@ def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
         arguments = [values[argument] for argument in step.arguments]
         truth = f"{node.name}.{index}.truth"
         if step.function in _COMPARISONS:
-            # booleans are numbers in expressions, and of type bool in ONNX
+            # comparisons return numbers in expressions, but bools in ONNX
             protos += [helper.make_node(_COMPARISONS[step.function], arguments, [truth]),
                        helper.make_node("Cast", [truth], [values[-1]], to=TensorProto.FLOAT)]
         elif step.function == "where":
@@ -214,4 +214,4 @@ _RULES: dict[str, _Rule] = {
     "transpose": _renamed("Transpose", perm="permutation"),
 }
 """For each op, a function that returns the ONNX nodes for a node of this op, and adds the constants
-that they read. It returns no nodes if it cannot write the node."""
+that these ONNX nodes read. The function returns no nodes if it cannot write the node."""

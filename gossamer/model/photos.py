@@ -1,4 +1,4 @@
-"""Turns photos into arrays for a network's input: uint8 pixels or prepared numbers."""
+"""Converts photos to arrays for a network's input: uint8 pixels or preprocessed float32 values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Return the graph with an input of uint8, which the device normalises as `prepare` says.
+    """Return the graph with a uint8 input, which the device normalises as `prepare` specifies.
 
     The graph is returned unchanged if no InputFormat computes the same numbers as `prepare`.
     """
-    # photos are prepared on the host if the metadata has a mean brightness: callers compare it with
-    # the prepared numbers to find photos with dark and light inverted
+    # If the metadata has a mean brightness, photos are prepared on the host: callers compare the
+    # prepared numbers with this brightness to find photos with dark and light inverted.
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:
@@ -47,7 +47,7 @@ def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
     """Return a batch of photos as an array for the input.
 
-    Raises InputError where the photos have different sizes.
+    Raises InputError if the photos have different sizes.
     """
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):

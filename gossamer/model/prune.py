@@ -26,9 +26,9 @@ from gossamer.onnx_model import nodes_within, subgraphs
 SCOPES = ("global", "layer")
 PATTERNS = ("unstructured", "2:4", "channels")
 """The patterns of zeros. unstructured: the smallest weights become zero. 2:4: of every four weights
-along the input channels, the two smallest become zero, as the sparse tensor cores of NVIDIA GPUs
-(sm_80 on) need. channels: all weights of the filters with the smallest norms become zero, so that
-their output channels depend on no input."""
+along the input channels, the two smallest become zero, as required by the sparse tensor cores of
+NVIDIA GPUs (from sm_80). channels: all weights of the filters with the smallest norms become zero,
+so that the output channels of these filters depend on no input."""
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _TRANSPARENT = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -42,20 +42,20 @@ _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
-"""For each type of tensor that can be pruned, the field with the numbers of tensors without raw
-data."""
+"""For each type of tensor that can be pruned, the field that holds the values if the tensor has no
+raw data."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
-"""For each value, the nodes that read it. Each node comes with the index of its input, or -1 if the
-body of the node (a branch or loop) reads the value."""
+"""For each value, pairs of a node that reads it and the index of the node's input; -1 if a subgraph
+of the node (a branch or a loop's body) reads the value."""
 
 
 @dataclass(frozen=True)
 class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: name of the layer in reports: the path of its module of PyTorch with its op, or the name
-    of the node; if the node has neither, its op and output.
+    name: name of the layer in reports: the path of its PyTorch module with its op, else the name of
+    the node, else its op and output.
     weight: name of the tensor of weights.
     kept: reason why the weights were not changed; empty if they were pruned.
     """
@@ -106,7 +106,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return the range of a fraction of zeros, as text, if the fraction is not in [0, 1)."""
+    """Return the valid range of the sparsity, as text, if the sparsity is not in [0, 1)."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -123,22 +123,23 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     not pruned.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
-    "layer"). It is rounded to whole weights, and at least one weight stays. None prunes only the
-    layers that per_layer names.
+    "layer"). The number of zeros is rounded, and at least one weight stays nonzero. None prunes
+    only the layers that per_layer names.
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
     `sparsity` to the number of each layer's output channels; the biases of pruned channels become
     zero too, if no other node reads them, so that the channels can be removed.
     keep: names of layers, of their nodes or of their weights that are not pruned.
-    per_layer: fractions by such names; `sparsity` does not apply to these layers.
+    per_layer: fractions by the name of a layer, node or weight; `sparsity` does not apply to these
+    layers.
     depthwise: whether `sparsity` also applies to convolutions with one input channel per group.
-    per_layer may name such convolutions in either case.
+    per_layer may name such convolutions even if `depthwise` is False.
 
     Among weights of equal magnitude, the first in the file become zero first. NaN counts as the
     largest magnitude. Weights that are already zero count as zeros, and stay zero.
 
     Raises InputError for an unknown pattern or name, for a fraction that is outside of [0, 1) or
     that the pattern does not allow, and for a layer of per_layer that cannot be pruned. Raises
-    ModelError where a tensor is damaged.
+    ModelError if a tensor is damaged.
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")
@@ -178,8 +179,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
     """Set the smallest weights of some layers to zero.
 
-    The layers count as one array of weights with one sparsity. Patterns other than "unstructured"
-    need exactly one layer.
+    The weights of all layers are pruned as one array with one sparsity. Patterns other than
+    "unstructured" need exactly one layer.
     """
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
@@ -279,7 +280,7 @@ def _close(name: str, names: Iterable[str]) -> str:
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     """Return the convolutions and matrix products of the file, in order.
 
-    The field `kept` of a layer that cannot be pruned has the reason.
+    If a layer cannot be pruned, its field `kept` holds the reason.
     """
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -349,9 +350,10 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of values that nodes in the bodies of a branch or loop read.
+    """Yield the names of values that the nodes in a node's subgraphs read.
 
-    A name may denote a value outside or inside of the body.
+    Subgraphs are branches and bodies of loops. A name may denote a value outside or inside the
+    subgraph.
     """
     for body in subgraphs(node):
         for inner in nodes_within(body.node):
@@ -413,7 +415,7 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Set the fields of a layer that follow from its tensor, or the reason to keep its weights."""
+    """Set the fields of a layer that follow from its tensor, or why its weights are not changed."""
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:
@@ -436,7 +438,10 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the `count` smallest magnitudes; of equal ones, the first are masked."""
+    """Return a mask of the `count` smallest magnitudes.
+
+    Of equal magnitudes, the first are masked.
+    """
     if count == 0:
         return np.zeros(magnitudes.size, bool)
     threshold = np.partition(magnitudes, count - 1)[count - 1]

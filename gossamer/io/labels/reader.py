@@ -15,8 +15,8 @@ def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
     """Return the name of each class; None if unknown.
 
-    The names come from the file or else from the network. If both lack names, 1000 classes are
-    named as in ImageNet.
+    The names are read from the file, else taken from the network. Without either, a network with
+    1000 classes gets the names of ImageNet.
 
     path: the file of --labels, or None.
     classes: number of classes.

@@ -29,14 +29,15 @@ from gossamer.model.opset.elementwise import COMPUTED
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
 
 _VIEWS = ("expand", "reshape")
-"""Ops with results that are views of their first input in NumPy. A view needs no memory."""
+"""Ops that NumPy evaluates to a view of their first input, which needs no memory."""
 _DIFFERS = "does something else at another batch size"
 TRIAL_SIZE = 256
 """Size of open dimensions when nodes are checked before the sizes of the inputs are known."""
 _TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
-"""Pairs of a batch size and a size of the other open dimensions, for the same checks."""
+"""Pairs of a batch size and a size of the other open dimensions, for checks of nodes before the
+sizes of the inputs are known."""
 _PROBES = (7, 5)
-"""Batch sizes at which the shapes of the network are inferred. A dimension that is 7 at the first
+"""Batch sizes at which the shapes of the network are inferred. A dimension with size 7 at the first
 and 5 at the second follows the batch; a fixed dimension has the same size at both."""
 
 
@@ -97,7 +98,7 @@ def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
 
 
 def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
-    """Compare the static graphs of a graph at two batch sizes, node by node.
+    """Check that images are independent, by comparing a graph at two batch sizes node by node.
 
     Returns (reason, names). reason: why images may depend on each other or on the batch size, as
     text that starts with a node or an output; None if no reason is found. names: the outputs that
@@ -127,8 +128,8 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
     """Return why a node may mix images or depend on the batch size, else None.
 
-    The reason is text that follows the node's name. If there is none, the axis of the images in
-    each of the node's outputs is recorded.
+    The reason is text that follows the node's name. If there is no reason, the axis of the images
+    in each of the node's outputs is recorded in `images`.
 
     twin: the node that makes the same outputs at the other batch size.
     """
@@ -155,8 +156,8 @@ def _computes_the_same(node: Node, twin: Node | None, followed: bool) -> bool:
     """Return whether a node computes the same at both batch sizes.
 
     twin: the node that makes the same outputs at the other batch size.
-    followed: whether the attribute `shape` may differ, because the axes of the node's outputs are
-    known to follow the batch.
+    followed: whether the attribute `shape` may differ between the batch sizes, because the outputs
+    are already known to grow with the batch.
     """
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
@@ -178,7 +179,8 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
+    overrides: shapes, without the batch, of inputs with dimensions that the file leaves open, by
+    name.
     Raises InputError for open dimensions and impossible overrides. Raises ModelError for shapes
     that do not match, and for a batch size at which the file is not shown to run.
     """
@@ -200,7 +202,7 @@ def resolve(graph: Graph, batch: int,
 
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
-    """Return the graph of a batch size for which its file was not written.
+    """Return the static graph at a batch size other than the one the file was written for.
 
     Raises ModelError unless every node is shown to compute each image independently of the others,
     and in the same way as at the file's batch size.
@@ -222,8 +224,8 @@ def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     """Return the graph with the open dimensions of some inputs set.
 
-    overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
-    InputError for an unknown input or a shape that contradicts the file.
+    overrides: shapes of inputs by name, without the batch dimension if the input has one.
+    Raises InputError for an unknown input or a shape that contradicts the file.
     """
     if not isinstance(overrides, Mapping):
         raise InputError(f"shapes is {quoted(overrides)}, expected sizes by the names of inputs, "
@@ -341,7 +343,7 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
 def default_batch(graph: Graph) -> int:
     """Return the batch size for callers that state none.
 
-    It is 1, or the file's batch size if the network does not run at 1.
+    The result is 1, or the file's batch size if the network does not run at batch size 1.
     """
     if graph.fixed_batch is None:
         return 1
@@ -368,7 +370,7 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """Find out whether the rows of a batch are independent.
+    """Determine whether the rows of a batch are computed independently of each other.
 
     Returns (reason, names). reason: why rows may depend on each other, as text; None if every row
     depends on its own input only. names: the outputs that have one or more rows per input; empty

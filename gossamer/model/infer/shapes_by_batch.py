@@ -39,8 +39,9 @@ class ShapesByBatch:
         """Return a value that follows from the inputs' shapes, else None.
 
         The value must be the same at every batch size. The result is also None if dimensions other
-        than the batch are open. These are inferred at two sizes only: a value that is the same at
-        both, such as the padding to a multiple of 32, may differ at the size that the user sets.
+        than the batch are open. Values are inferred at only two sizes of open dimensions: a value
+        that is the same at both, such as the padding to a multiple of 32, may differ at the size
+        that the user sets.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -53,7 +54,7 @@ class ShapesByBatch:
     def with_attributes(self, node: Node) -> Node | None:
         """Return a copy of a node with its parameter inputs turned into attributes.
 
-        Parameters are, for example, the sizes of a split. Returns None if one of them is unknown.
+        Parameters are, for example, the sizes of a split. Returns None if a parameter is unknown.
         """
         node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
         known = {name: array for name in node.inputs[1:]
@@ -64,8 +65,8 @@ class ShapesByBatch:
     def depends_on_data(self, name: str) -> bool:
         """Return whether a value depends on the data.
 
-        Other values follow from shapes alone. resolve() folds them into constants, which may
-        differ between batch sizes.
+        A value that does not depend on the data follows from shapes alone. resolve() folds it into
+        a constant, which may differ between batch sizes.
         """
         return name in self._data_dependent
 
@@ -102,9 +103,9 @@ class ShapesByBatch:
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     """Infer the graph's shapes at two batch sizes.
 
-    Dimensions that the file leaves open are 256 at the first and 384 at the second. Raises
-    UnsupportedError for a node that gossamer cannot compute at any batch size, such as an op in a
-    dtype without arithmetic.
+    Dimensions that the file leaves open have size 256 at the first batch size and 384 at the
+    second. Raises UnsupportedError for a node that gossamer cannot compute at any batch size, such
+    as an op in a dtype without arithmetic.
     """
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)

@@ -1,7 +1,7 @@
 """OpDef: the definition of an op of a graph, and the states that its rules work on.
 
-InferenceState holds the results of shape inference so far, and the nodes that it has made. Images
-holds, for each value, the axis along which the images of a batch lie.
+InferenceState holds the results of shape inference so far, and the nodes that shape inference has
+emitted. Images holds, for each value, the axis along which the images of a batch lie.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InferenceState:
     """The state of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
-    the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
+    the node, makes its attributes concrete, and adds either the node or its replacements to this
     state.
 
     other_batch: the finished state of the same graph at another batch size, or None. Rules compare
@@ -55,7 +55,7 @@ class InferenceState:
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
-    aliases: the name of the value for each of its other names.
+    aliases: for each further name of a value, the value's own name.
     most_bytes: limit on the bytes of one value, and on the bytes of all constants that nodes make.
     """
 
@@ -115,8 +115,8 @@ class InferenceState:
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
         """Return the names of values that a node joins, cast to one dtype if they differ.
 
-        Booleans may differ: those of inputs and constants are bool, those that a node computes have
-        the dtype of the numbers that it compares.
+        Booleans may have different dtypes: in inputs and constants it is bool; in the result of a
+        node it is the dtype of the numbers that the node compares.
         """
         dtypes = {self.dtypes[name] for name in names}
         computed = sorted(dtypes - {"bool"})
@@ -169,10 +169,9 @@ class InferenceState:
         return name
 
     def alias(self, node: Node) -> None:
-        """Make the node's output another name of its first input.
+        """Make the node's output another name of its first input, which the node does not change.
 
-        The node does not change this input. A constant is recorded under both names, since the node
-        may change it at another batch size.
+        A constant is recorded under both names, since the node may change it at another batch size.
         """
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
@@ -203,7 +202,7 @@ class InferenceState:
     def axis(self, node: Node, axis: int, rank: int) -> int:
         """Return the axis counted from the first.
 
-        Raises ModelError where the axis does not exist.
+        Raises ModelError if the axis does not exist.
         """
         if not -rank <= axis < rank:
             raise self.error(node, f"has no axis {axis}: its input has {rank} dimensions")
@@ -222,13 +221,13 @@ class InferenceState:
 class Images:
     """The axis along which the images of a batch lie in each value of a graph.
 
-    It is found by comparing the static graphs of two batch sizes. The images of a value can only
-    lie along the one axis that grows with the batch. The mixing rules of the ops check that the
-    images do lie along this axis, and are not mixed.
+    The axis is found by comparing the static graphs of two batch sizes. The images of a value can
+    only lie along the one axis that grows with the batch. The mixing rules of the ops check that
+    the images do lie along this axis, and that the op does not mix them.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images of a value lie, by the name of the value. Values are
-    absent if no rule has confirmed this axis.
+    axes: the axis along which the images of a value lie, by the name of the value. A value is
+    absent if no rule has confirmed its axis.
     """
 
     static: StaticGraph
@@ -247,9 +246,9 @@ class Images:
         return self.static.shapes[name] == self.other.shapes.get(name)
 
     def add_constant(self, name: str) -> bool:
-        """Return whether a constant is the same at both batch sizes or for each image.
+        """Return whether a constant is the same at both batch sizes, or repeats for each image.
 
-        In the second case the axis of its images is recorded.
+        If the constant repeats for each image, the axis of its images is recorded.
         """
         now, before = self.static.constants[name], self.other.constants.get(name)
         if before is None or now.dtype != before.dtype:
@@ -332,21 +331,21 @@ def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | N
 
 
 BATCH_AXIS = "along which the inputs of a batch lie"
-"""Text that follows an axis in messages: the reason why an op may not work along it."""
+"""Text that follows an axis in messages: the reason why an op may not work along that axis."""
 
 
 ShapeRule = Callable[[InferenceState, Node], None]
-"""A function that checks a node, makes its attributes concrete and adds the node, or nodes that
-replace it, to the state."""
+"""A function that checks a node, makes its attributes concrete, and adds either the node or its
+replacements to the state."""
 
 Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 """A function of a node's concrete attributes and inputs that computes its outputs with NumPy."""
 
 MixingRule = Callable[[Images, Node], str | None]
 """A function of (images, node) that returns how the node mixes images, as text that follows the
-node's name. It returns None if image i of the outputs depends on image i of the inputs only, by the
-same function for every i. The images of an output lie along the only axis that grows with the
-batch. The rule is called if an input has images, or if an output grows with the batch."""
+node's name. The function returns None if image i of the outputs depends only on image i of the
+inputs, in the same way for every i. The images of an output lie along the only axis that grows with
+the batch. The rule is called if an input has images, or if an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -364,11 +363,11 @@ class OpDef:
     shape: the shape rule.
     evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
     `not_evaluated`.
-    mixes: the mixing rule. It decides whether a batch may be split, and whether a file may be run
-    at a batch size other than its own. This module holds the rules that several ops share.
+    mixes: the mixing rule, which determines whether a batch may be split, and whether a file may be
+    run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether each element of an output is an element of the inputs, or a function of a
-    few elements. If so, rounding an input may flip the sign of an output. A batch norm before such
-    a node and a sign op is therefore not folded into weights.
+    few elements. If so, rounding an input may flip the sign of an output. Therefore, a batch norm
+    is not folded into weights if such a node and a sign op follow.
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
@@ -398,7 +397,7 @@ class OpDef:
 
 
 def resolved(*arguments: Any) -> NoReturn:
-    """Stand-in for `evaluate`, `mixes` and `facts` of an op that no static graph has.
+    """Stand-in for `evaluate`, `mixes` and `facts` of an op that never occurs in a static graph.
 
     resolve() turns the op into other ops.
     """

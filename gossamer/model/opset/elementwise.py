@@ -33,7 +33,7 @@ shapes may have any dtype."""
 def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
     """Raise UnsupportedError for a dtype that is not in COMPUTED.
 
-    Nodes with known inputs only may have any dtype.
+    If all inputs of the node are known, any dtype is allowed.
     """
     if all(name in state.known for name in node.inputs):
         return
@@ -46,11 +46,11 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
     """Emit the node with all operands cast to one dtype.
 
-    The dtype is float32 if an operand is float32 or all are booleans, else the integer dtype that
-    holds the values of all operands. Thus an int64 combined with a float32 is rounded. Booleans and
-    conditions of `where` are cast to this dtype too.
+    The common dtype is float32 if an operand is float32 or if all operands are booleans, else the
+    integer dtype that can represent all operands. Thus, an int64 combined with a float32 is
+    rounded. Booleans and conditions of `where` are cast to the common dtype too.
     """
-    # dtypes are checked before shapes, which may match at other sizes of the inputs
+    # check dtypes before shapes: shapes that do not match may match at other sizes of the inputs
     _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:
@@ -154,8 +154,8 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
     """Return the facts of integers stored in a dtype.
 
-    Integers that do not fit may become any value of the dtype: they wrap around, and devices differ
-    in how they do so.
+    If an integer does not fit, any value of the dtype may result, because devices convert such
+    integers differently.
     """
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high

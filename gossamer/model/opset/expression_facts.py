@@ -19,10 +19,10 @@ _TRUTHS = _COMPARISONS | {"and", "or", "not"}
 _KEEPING = frozenset({
     "where", "constant", "neg", "abs", "relu", "clip", "min", "max", "sign", "floor", "round",
     "to_float16", "to_bfloat16", "exp", "sigmoid", "tanh", "atan", "erf"})
-"""Functions whose result is NaN only where an argument is NaN."""
+"""Functions whose result is NaN only if an argument is NaN."""
 _OF_FINITE = frozenset({"add", "sub", "mul", "fma", "leaky_relu", "prelu", "hard_sigmoid", "sin",
                         "cos", "tan"})
-"""Functions whose result is NaN only where an argument is NaN or infinite."""
+"""Functions whose result is NaN only if an argument is NaN or infinite."""
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
 """Limits on the time to derive facts. Facts of results are derived case by case for at most
 _MOST_COMPARED values of an expression, each compared with at most _MOST_LIMITS numbers."""
@@ -91,10 +91,10 @@ def _compared(expression: Expression,
     """Return the values that are compared with numbers, and these numbers.
 
     Each entry has the index of a value and a list of numbers. Taking the sign of a value counts as
-    a comparison with 0. Assuming that a value is below, at or above one of its numbers narrows the
-    facts of the results that depend on the value. The last step is skipped if its result is the
-    only output: cases of its operand could narrow only this result, and joining the cases widens it
-    again.
+    a comparison with 0. The facts of results are narrower under the assumption that a value is
+    below, at or above one of its numbers. The last step is skipped if its result is the only
+    output: a case distinction on its operand would narrow only this result, and joining the cases
+    would widen it again.
     """
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
@@ -111,7 +111,7 @@ def _compared(expression: Expression,
 
 
 def _narrower(one: ValueFacts, other: ValueFacts) -> ValueFacts:
-    """Return the facts that allow fewer values; `one` where both allow infinitely many."""
+    """Return the facts that allow fewer values; `one` if both allow infinitely many."""
     is_narrower = other.count is not None and (one.count is None or other.count < one.count)
     return other if is_narrower else one
 

@@ -54,7 +54,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
     if len(shape) < 2:
         raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
-    # clamped: every diagonal outside of the matrix keeps all elements or none
+    # clamped: a diagonal outside of the matrix keeps all elements or none, however far away it is
     diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
     dtype = state.dtypes[node.inputs[0]]
     if dtype not in COMPUTED and node.inputs[0] not in state.known:
@@ -64,7 +64,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     state.check_constant(node, shape[-2:], "float64")
     kept = np.ones(shape[-2:], dtype)
     if kept.size:
-        # a matrix without elements may have very many rows or columns, which would be listed
+        # skipped for empty matrices: they may still have very many rows or columns for arange
         row, column = np.arange(shape[-2])[:, None] + diagonal, np.arange(shape[-1])
         kept[column < row if node.attributes["upper"] else column > row] = 0
     name = state.know(state.new_name(node, "kept"), kept)
@@ -75,7 +75,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
 def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
     """Return the indices that a node reads as its second input.
 
-    Raises UnsupportedError where the indices depend on the data.
+    Raises UnsupportedError if the indices depend on the data.
     """
     name = node.inputs[1]
     if name not in state.known:
@@ -101,8 +101,9 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
     """Return the flat indices of slices, and the sizes of the leading dimensions.
 
-    The slices are indexed in the flattened leading dimensions of the first input. The last axis of
-    the second input holds one index for each leading dimension after the first `batch_dims`.
+    A flat index counts slices along the flattened leading dimensions of the first input. The last
+    axis of the second input holds one index for each leading dimension after the first
+    `batch_dims`.
     """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
@@ -121,10 +122,10 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Return the position of the selected element in the flattened first input, for each index.
+    """Return, for each index, the flat position of the element that it selects in the first input.
 
-    Along the node's axis, the element's coordinate is the value of the index. Along every other
-    axis, it is the coordinate of the index in its array.
+    Along the node's axis, the element's coordinate is the index itself. Along every other axis, the
+    coordinate is that of the index in the array of indices.
     """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
@@ -178,8 +179,8 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
     """Record the result of a node with known inputs, instead of emitting nodes.
 
-    The results of all emitted nodes would become constants, and together might exceed the memory
-    that a file may use.
+    If nodes were emitted, all their results would become constants, which together might exceed the
+    memory limit of the file.
     """
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
@@ -189,11 +190,11 @@ def _replace(state: InferenceState, node: Node, positions: np.ndarray,
              leading: Sequence[int]) -> None:
     """Emit nodes that replace slices of the first input by slices of the third.
 
-    Both inputs are concatenated, and each slice of the result is gathered from the concatenation.
-    If every slice is replaced, only the third input is read.
+    The two inputs are concatenated, and each slice of the result is gathered from the
+    concatenation. If every slice is replaced, only the third input is read.
 
     positions: the indices of the replaced slices, in the flattened leading dimensions. If an index
-    occurs several times, its last slice counts.
+    occurs several times, the last slice of the third input with this index is used.
     leading: sizes of the leading dimensions.
     """
     x, updates = node.inputs[0], node.inputs[2]

@@ -1,7 +1,8 @@
 """Definitions of ops that are products with constant matrices, and of reshape_by.
 
-The matrices follow from shapes and attributes. reshape_by is a reshape to products of sizes of
-other values. resolve() turns these ops into matrix products and other ops.
+The matrices follow from shapes and attributes. reshape_by is a reshape to sizes that are products
+of the sizes of other values. resolve() turns all ops of this module into matrix products and other
+ops.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from gossamer.model.opset.definition import RESOLVED, InferenceState, OpDef, nev
 from gossamer.resampling import between
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
-"""The largest length of an axis for cumulative sums, by dtype. Sums of integers need memory for
-each pair of elements."""
+"""Maximum length of an axis for cumulative sums, by dtype. The limit is lower for integers, whose
+sums need memory for each pair of elements."""
 _ARRAYS_AT_ONCE = 8
 """Number of arrays, each as large as the weights, that interpolation() holds in memory at once."""
 
@@ -58,7 +59,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # results lie along a new axis after `axis`, and sums run over `axis`
+    # the sums are over `axis`, and a new axis after it indexes the results
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     spread = (*shape[:axis + 1], 1, *shape[axis + 1:])
@@ -103,9 +104,9 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
 
 def _multiply(state: InferenceState, node: Node, x: str,
               matrices: list[tuple[int, np.ndarray]]) -> None:
-    """Emit the product of x with a matrix along each of some axes.
+    """Multiply x by a matrix along each of the given axes.
 
-    The axes are processed one after another; each is moved to the end for its product.
+    The axes are processed one after another; each axis is moved to the end for its product.
 
     matrices: pairs of an axis and its matrix.
     """
@@ -142,15 +143,15 @@ def _reordered(state: InferenceState, node: Node, x: str, order: list[int], want
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
     """Return the float64 matrix (size, length) of an interpolation.
 
-    Its product with vectors of `size` elements resizes them to `length` elements, as ONNX's Resize
-    defines it.
+    The product of a vector of `size` elements with the matrix is the vector resized to `length`
+    elements, as ONNX's Resize defines.
 
     scale: ratio of output to input.
     rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
-    one of gossamer.resampling.COORDINATES; "antialias", whether the filter is widened where a
-    vector shrinks; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
+    one of gossamer.resampling.COORDINATES; "antialias", whether the filter is widened if the vector
+    becomes shorter; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
     vector have weight 0, and the other weights are scaled to the sum 1. Without "exclude_outside",
-    the weights of positions outside are added to the first or the last element.
+    the weights of positions outside the vector are added to its first or last element.
     """
     low, part = between(size, length, scale, rule["coordinates"])
     stretch, reach = _reach(scale, rule)
@@ -177,7 +178,7 @@ def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -
 
 
 def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the factor of distances, and the radius of the filter in elements.
+    """Return the factor by which distances are multiplied, and the filter's radius in elements.
 
     Elements farther away than the radius have weight 0.
     """

@@ -1,7 +1,7 @@
 """Definitions of layer norm and of two kinds of batch norm.
 
-Batch norm by stored statistics becomes element-wise arithmetic in resolve(); batch norm by the
-statistics of the batch stays a node.
+resolve() turns a batch norm that uses stored statistics into element-wise arithmetic; a batch norm
+that uses the statistics of the batch stays a node.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
 def _batch_norm_shape(state: InferenceState, node: Node) -> None:
     """Emit (x - mean) * scale + shift.
 
-    The order matters: in x * scale + (shift - mean * scale), terms would cancel in float32.
+    The order of operations matters: x * scale + (shift - mean * scale) would lose precision in
+    float32 by cancellation.
     """
     shape = _checked_shape(state, node)
     arrays = [state.known[name] for name in node.inputs[1:]]

@@ -1,8 +1,8 @@
 """Nodes of ONNX files for which gossamer has no op.
 
-ONNX Runtime computes nodes that depend on the data (`onnx_part`). ONNX's reference implementation
-computes nodes with constant inputs when a file is read, and nodes with inputs that follow from
-shapes at each batch size (`onnx_known`).
+If such a node depends on the data, ONNX Runtime computes it (`onnx_part`). Otherwise, ONNX's
+reference implementation computes it: when the file is read if the inputs are constants, or at each
+batch size if the inputs follow from shapes (`onnx_known`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 NODES = "nodes"
-"""Key of the JSON list of nodes in a part's metadata. Each entry has the node as messages name it,
+"""Key of the JSON list of nodes in a part's metadata. Each entry has the node's name in messages,
 and the reason why gossamer does not compute the node."""
 FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
@@ -53,15 +53,15 @@ FOLDED = frozenset((
     "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
     "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
 """Ops that are evaluated if all their inputs are constants. Other ops of ONNX's reference are
-excluded on purpose, so that no file makes gossamer run loops, decode pictures or match patterns.
-ConvTranspose is excluded because the reference is wrong for groups and for given shapes of the
-output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
+excluded on purpose, so that no file makes gossamer run loops, decode pictures or match regular
+expressions. ConvTranspose is excluded because the reference is wrong for groups and for an explicit
+output shape; LogSoftmax because the reference returns -infinity where Softmax is 0 in float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
-"""The first opset at which the reference computes an op correctly. The op means the same in older
-opsets, so nodes of older opsets are computed at this one."""
+"""The first opset at which the reference computes an op correctly. The op has the same meaning in
+older opsets, so nodes of older opsets are computed as nodes of this opset."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops with a result shape that depends on the values of the input. The shape of the input
-sets an upper bound."""
+"""Folded ops whose result shape depends on the values of the input; the input's shape determines an
+upper bound."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types with elements of eight bytes."""
 
@@ -69,11 +69,11 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX's inference finds.
 
-    The inference is wrong for some nodes, which are replaced in the model passed to it. For pools
-    with ceil_mode, it counts a last window that begins beyond the input, which no library computes.
-    For pools with both auto_pad and pads, it ignores auto_pad. These pools get pads that lead to
-    the right size. For a Resize to a size of 0, as at batch 0, it finds no shape; such a Resize
-    becomes a constant.
+    ONNX's inference is wrong for some nodes, which are replaced in the model before it is inferred.
+    For pools with ceil_mode, ONNX counts a last window that begins beyond the input, which no
+    library computes. For pools with both auto_pad and pads, ONNX ignores auto_pad. Both kinds of
+    pools get explicit pads that lead to the right size. For a Resize to a size of 0, as at batch 0,
+    ONNX finds no shape; such a Resize becomes a constant.
     """
     pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
     empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
@@ -81,7 +81,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     if pools or empty:
         model = onnx.ModelProto.FromString(model.SerializeToString())
     for index in pools:
-        # the shapes before this pool are already right
+        # earlier pools are already corrected, so the shapes before this pool are right
         node = model.graph.node[index]
         sizes = _sizes(infer_shapes(model, data_prop=True).graph, node.input[0])
         if sizes is not None:
@@ -153,9 +153,10 @@ def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Return the nodes of the file that belong to a part, each with a reason.
 
-    A node is the text by which messages name it; the reason says why gossamer does not compute it.
+    A node is given by its name in messages; the reason says why gossamer does not compute the node.
 
-    model: the bytes of the part's model. Raises ValueError if the model does not name the nodes.
+    model: the bytes of the part's model.
+    Raises ValueError if the model does not name the nodes.
     """
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
@@ -178,7 +179,7 @@ def has_float16(model: np.ndarray) -> bool:
 
 
 def _parsed(model: np.ndarray) -> onnx.ModelProto:
-    """Return the parsed model. Raises ValueError for bytes that are no model."""
+    """Return the parsed model. Raises ValueError if the bytes are not a model."""
     try:
         return onnx.load_model_from_string(model.tobytes())
     except DecodeError:
@@ -240,14 +241,14 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
     """Return the results of a node, computed by ONNX's reference implementation.
 
-    arrays: the node's inputs by name. ONNX raises exceptions of any class for nodes that it cannot
-    compute.
+    arrays: the node's inputs by name.
+    For nodes that it cannot compute, ONNX raises exceptions of any class.
     """
-    # importing onnx.reference is slow, and few networks need it
+    # imported here, because importing onnx.reference is slow and few networks need it
     from onnx.reference import ReferenceEvaluator
 
     plain, given = _for_reference(node, arrays, opset)
-    # a bare node would be computed at the newest opset
+    # a function, because it has an opset: a single node would be computed at the newest opset
     function = onnx.helper.make_function(
         "gossamer", "node", list(given), list(plain.output), [plain],
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
@@ -262,7 +263,8 @@ def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
                        arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
     """Return the results in the dtypes of the op's schema.
 
-    The schema types some outputs like an input; the reference, for example, sums int32 to int64.
+    The schema gives some outputs the type of an input, but the reference may return another type;
+    for example, it sums int32 to int64.
     """
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     dtypes = {formal.type_str: arrays[name].dtype
@@ -278,9 +280,9 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
     """Return the node and its inputs in a form that the reference computes as ONNX Runtime does.
 
     Empty lists of axes are dropped. Before opset 13, Softmax treats all dimensions from its axis on
-    as one, so its input is reshaped to a matrix. Starts of a backward Slice are clamped to their
-    dimension. Floats of a QuantizeLinear are clipped, so that they fit 32-bit integers after the
-    division by the scale.
+    as one, so its input is reshaped to a matrix. Starts of a Slice with a negative step are clamped
+    to their dimension. The float input of a QuantizeLinear is clipped, so that it fits into 32-bit
+    integers after the division by the scale.
     """
     plain, given = onnx.NodeProto(), dict(arrays)
     plain.CopyFrom(node)
@@ -316,10 +318,10 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
 def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
     """Return an upper bound on the bytes of a node's results, by ONNX's shape inference.
 
-    The bound is infinity where the inference finds none.
+    The bound is infinity if the inference finds no shape.
     """
     if node.op_type == "Constant":
-        return 0  # the constant's value is in memory already, with the file
+        return 0  # the constant's value is already in memory as part of the file
     if node.op_type in _SHRINKING:
         # NonZero returns an index of eight bytes for each dimension of an element
         return sum(8 * array.size * max(1, array.ndim) for array in arrays.values())
@@ -337,7 +339,7 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
 def _bytes_of(inferred: onnx.TypeProto) -> float:
     """Return the bytes of a result; infinity if its shape is unknown.
 
-    Elements count as four or eight bytes.
+    Elements are counted as eight bytes for types in _LONG, else as four.
     """
     tensor = inferred.tensor_type
     item = 8 if tensor.elem_type in _LONG else 4

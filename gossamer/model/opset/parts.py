@@ -62,7 +62,7 @@ def _split_shape(state: InferenceState, node: Node) -> None:
 def _slice_shape(state: InferenceState, node: Node) -> None:
     """Make starts, ends, axes and steps concrete.
 
-    Ends are exclusive; -1 means that a backward slice goes past 0.
+    Ends are exclusive; for a negative step, the end -1 includes index 0.
     """
     shape = state.shapes[node.inputs[0]]
     starts, ends = node.attributes["starts"], node.attributes["ends"]
@@ -75,7 +75,7 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = state.axis(node, axis, len(shape))
         if step < 0:
-            # unlike in Python, a start before the first element means the first element
+            # ONNX clamps a start before the first element to the first element, unlike Python
             start = max(start, -shape[axis])
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
@@ -105,7 +105,7 @@ def _cut(state: InferenceState, node: Node, x: str, indices: dict[int, range],
 
 
 def _gather_shape(state: InferenceState, node: Node) -> None:
-    """Make the indices positive; a gather with one constant index becomes a slice."""
+    """Make the indices nonnegative; a gather with one constant index becomes a slice."""
     shape, indices = (state.shapes[name] for name in node.inputs)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     known = state.known.get(node.inputs[1])
@@ -127,7 +127,7 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pad_shape(state: InferenceState, node: Node) -> None:
-    """Turn negative pads into a slice, and apply the other pads to it."""
+    """Turn negative pads into a slice, and apply the other pads to the slice."""
     shape = state.shapes[node.inputs[0]]
     rank, numbers = len(shape), node.attributes["pads"]
     axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
@@ -163,8 +163,9 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 def _resize_shape(state: InferenceState, node: Node) -> None:
     """Emit a resize of the last two dimensions.
 
-    In mode "nearest", which only copies elements, other dimensions and other dtypes are resized by
-    gathers. In mode "linear", other dimensions are resized one by one, between reshapes.
+    In mode "nearest", which only copies elements, other dimensions, and values of dtypes other than
+    float32, are resized by gathers. In mode "linear", other dimensions are resized one by one,
+    between reshapes.
     """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes

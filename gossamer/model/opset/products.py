@@ -39,7 +39,7 @@ _MULTIPLIED = "multiplies the inputs of a batch with each other"
 
 def _epilogue(state: InferenceState, node: Node, channels: int,
               shape: tuple[int, ...]) -> Expression:
-    """Return the epilogue after a check of its operands, the inputs after the weight."""
+    """Check the operands of the epilogue (the inputs after the weight), and return the epilogue."""
     expression = node.attributes["epilogue"]
     operands = node.inputs[2:]
     if len(operands) != expression.inputs - 1:
@@ -151,9 +151,9 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """Return how a product mixes the images of a batch; None where it does not.
+    """Return how a product mixes the images of a batch; None if it does not mix them.
 
-    Axes are counted from the last, as they broadcast: -1 and -2 are the axes of the matrices.
+    Axes are counted from the last, as in broadcasting: -1 and -2 are the axes of the matrices.
     """
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
@@ -208,7 +208,8 @@ def _conv_transpose2d_facts(static: StaticGraph, node: Node,
     """Return the facts of a transposed convolution.
 
     Each element of the output is the sum of only some products of its channel. The facts are
-    derived for the sum of all products, where inputs may also be 0, so that products may be absent.
+    derived for the sum of all products of a channel, with inputs that may also be 0: an input of 0
+    stands for an absent product.
     """
     weight = static.constants.get(node.inputs[1])
     if weight is None:
@@ -265,7 +266,7 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
     if values.count is None or known.count is None or not np.isfinite(weights).all():
         return REAL
     low, high, step = map(Fraction, (values.low, values.high, values.step))
-    # every value, and every weight, is an integer times one of these units
+    # every value is an integer times value_unit, and every weight an integer times weight_unit
     value_unit, weight_unit = common(low, step), common(Fraction(known.low), Fraction(known.step))
     if not value_unit or not weight_unit:
         return point(0.0)
@@ -301,8 +302,9 @@ DEFINITIONS = (
           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
           passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
           attribute_inputs=()),
-    # ONNX's Gemm also has the factors alpha and beta. The reader moves alpha into a constant b or
-    # the epilogue, and beta into a constant c or the node that adds c.
+    # ONNX's Gemm also has the factors alpha and beta. The reader multiplies alpha into b if b is
+    # constant, else into the epilogue; and beta into c if c is constant, else into the node that
+    # adds c.
     OpDef("gemm",
           text="a, b[, epilogue operands]: a and b are matrices, constant or not (if b is constant "
                "and trans_a is False, a may have more dimensions, and the last is summed over); "

@@ -1,4 +1,4 @@
-"""Definitions of the ops that combine or order numbers along axes."""
+"""Definitions of the ops that reduce, normalise or sort numbers along axes."""
 
 from __future__ import annotations
 

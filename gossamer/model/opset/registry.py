@@ -27,7 +27,7 @@ OPSET: dict[str, OpDef] = {
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turn a node's parameter inputs into attributes if all of them are known.
+    """Turn a node's parameter inputs into attributes if all parameters are known.
 
     Returns whether the node was changed.
     """

@@ -74,9 +74,9 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 def _reshape_shape(state: InferenceState, node: Node) -> None:
     """Compute the sizes that 0 and -1 denote in a new shape.
 
-    The shapes in a file for one batch size contain this size as a number. If the input's first
-    dimension follows the batch, this number in the output's first dimension is replaced by the size
-    at this state's batch.
+    A file for one batch size contains this batch size as a number in its shapes. If the input's
+    first dimension follows the batch, this number in the output's first dimension is replaced by
+    the size at the state's batch size.
     """
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
@@ -100,8 +100,8 @@ def _reshape_shape(state: InferenceState, node: Node) -> None:
         if rest:
             new[axis] = math.prod(old) // rest
         elif len(other_shape) == len(new):
-            # another size is 0, so the number of elements does not determine this size: use the
-            # shape at another batch size
+            # Because another size is 0, the number of elements does not determine this size: use
+            # the shape at another batch size.
             new[axis] = other_shape[axis]
         else:
             new[axis] = 0
@@ -231,7 +231,7 @@ def _size_shape(state: InferenceState, node: Node) -> None:
 
 
 def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
-    """Return the values of all inputs. Raises UnsupportedError where one depends on the data."""
+    """Return the values of all inputs. Raises UnsupportedError if one depends on the data."""
     for name in node.inputs:
         if name not in state.known:
             raise state.unsupported(node, f"reads {name!r}, which depends on the data; expected "

@@ -15,12 +15,13 @@ from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
-"""The largest number of products in a sum for which all possible values are tried."""
+"""Maximum number of products in a sum for which all possible values of the sum are enumerated."""
 _AT_ONCE = 2**16
-"""Number of sums that are tried at once: few enough to stay in the processor's cache."""
+"""Number of sums that are tested at once: few enough to stay in the CPU's cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
-"""The relative rounding error of one float32 function, with a margin for approximations of devices;
-the relative rounding error of one addition; and the number below which devices may round to 0."""
+"""The relative rounding error of one float32 function, with a margin for devices that approximate
+it; the relative rounding error of one addition; and the magnitude below which devices may flush
+numbers to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
 """The lowest and the highest value of numbers with rounding errors."""
@@ -30,9 +31,9 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
     """Return whether an expression ends in the sign of a number that is never 0.
 
-    The expression is applied to sums of products; the number must differ from 0 for all possible
-    sums. Returns False also if the answer is unknown. It is known only for `values` of -1 and 1, or
-    of -1, 0 and 1, and for weights that have one magnitude in each channel.
+    The expression is applied to sums of products; the number before the sign must differ from 0 for
+    all possible sums. Returns False if this cannot be proved. A proof is attempted only if `values`
+    are -1 and 1, or -1, 0 and 1, and if the weights of each channel have one magnitude.
 
     values: facts of the values that are multiplied by the weights.
     weight: the weights (M, ...).
@@ -98,8 +99,8 @@ def _mul(x: _Interval, y: _Interval) -> _Interval:
 def _div(x: _Interval, y: _Interval) -> _Interval:
     """Return the interval of a quotient.
 
-    A quotient by an interval that includes 0 may be any number; the infinite bounds may become NaN
-    in later steps.
+    If the divisor's interval includes 0, the quotient may be any number; its infinite bounds may
+    become NaN in later steps.
     """
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)
@@ -130,4 +131,5 @@ _FUNCTIONS: dict[str, Callable[..., _Interval]] = {
     "max": lambda x, y: (np.maximum(x[0], y[0]), np.maximum(x[1], y[1])),
     "prelu": _prelu, "leaky_relu": lambda x, slope: _prelu(x, _point(slope)),
     **{name: partial(_nondecreasing, name) for name in ("relu", "clip", "sign")}}
-"""The interval of each function's results, for the intervals of its arguments and its constants."""
+"""For each function, the rule that computes the interval of its results from the intervals of its
+arguments and from its constants."""

@@ -18,7 +18,7 @@ from gossamer.model.opset.definition import (
 )
 
 MOST_TAPS = 2**18
-"""The largest number of elements of a pool's window: the host needs one step per element."""
+"""Maximum number of elements of a pool's window: the host needs one NumPy step per element."""
 
 
 def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
@@ -44,7 +44,7 @@ def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[i
 def same_pads(auto_pad: str, size: int, covered: int, stride: int) -> tuple[int, int]:
     """Return the pads of "SAME_UPPER" or "SAME_LOWER" before and after one dimension.
 
-    covered: the size that a dilated kernel covers.
+    covered: the size that the kernel covers, dilation included.
     """
     total = max((-(-size // stride) - 1) * stride + covered - size, 0)
     small, large = total // 2, total - total // 2
@@ -52,7 +52,7 @@ def same_pads(auto_pad: str, size: int, covered: int, stride: int) -> tuple[int,
 
 
 def window_count(size: int, before: int, after: int, covered: int, stride: int, ceil: bool) -> int:
-    """Return the number of windows along one dimension; less than 1 where none fits.
+    """Return the number of windows along one dimension; less than 1 if no window fits.
 
     before, after: the pads. covered: as for same_pads(). ceil: whether the last window may extend
     beyond the pads; it may not begin beyond the input.

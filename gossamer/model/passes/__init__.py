@@ -1,1 +1,1 @@
-"""Rewrites of a graph that keep its results."""
+"""Passes: rewrites of a graph that keep its results."""

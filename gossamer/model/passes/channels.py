@@ -1,10 +1,11 @@
 """Simplifies selections, shuffles and concatenations of channels.
 
-Exporters write a shuffle (ShuffleNet, Zhang et al., 2018) as a reshape of the channels to two
-dimensions, a transpose of these two dimensions, and a reshape back. A gather computes the same in
-the layout of the layers around it. A gather that selects channels for 1x1 convolutions can be
-removed: the convolutions then read all channels, with zero weights for channels that were not
-selected. On a GPU these channels cost less time than a kernel that copies.
+Exporters write a channel shuffle (ShuffleNet, Zhang et al., 2018) as a reshape of the channels to
+two dimensions, a transpose of these two dimensions, and a reshape back. A gather computes the same
+result, and can use the memory layout of the layers around it. A gather that selects channels for
+1x1 convolutions can be removed: the convolutions then read all channels, with zero weights for
+channels that were not selected. On a GPU, reading the additional channels takes less time than a
+kernel that copies the selected ones.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_RATIO = 2
-"""The most channels that a convolution may read, as a multiple of the selected channels. At twice
-the selected channels, the convolution reads as much as gather and convolution did together."""
+"""Maximum number of channels that a convolution may read, as a multiple of the selected channels.
+At a ratio of 2, the convolution alone reads as much as the gather and the convolution together."""
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
 """Ops that can be fused with an element-wise node that reads their result."""
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
-"""Values (wholes) that consist of other values (parts) joined along an axis. Each key is the first
-part and the axis; its entries are pairs of all parts and the whole."""
+"""Values (wholes) that consist of other values (parts) joined along an axis. A key is a pair of the
+first part and the axis. The entries of a key are pairs of the list of parts and the whole."""
 
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
@@ -65,10 +66,10 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Return the input of a channel shuffle, and its order of channels.
+    """Return the input of a channel shuffle, and the order of channels.
 
-    The order is the input channel of each shuffled channel. Returns None if a node is not the last
-    of the three nodes of a shuffle.
+    The order is an array with the input channel of each shuffled channel. Returns None if the node
+    is not the last of the three nodes of a shuffle.
     """
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
     parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
@@ -113,8 +114,8 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Remove gathers of channels, and widen the weights of their readers instead.
 
     A gather is removed if it selects channels of images by constant indices, and only 1x1
-    convolutions read it. These get weights for all channels. Returns whether the graph was changed;
-    nodes that no output needs any longer stay in the graph.
+    convolutions read its result. The convolutions get weights for all channels. Returns whether the
+    graph was changed; nodes that no output needs any longer stay in the graph.
     """
     users, names = readers(graph), names_of(graph)
     changed = False
@@ -162,7 +163,8 @@ def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
     """Return whether a node is a 1x1 convolution of x with weights that can be widened.
 
     The weights must be constants for the `chosen` channels. Weights that are signs with one scale
-    per channel are not widened: they can be computed on bits, which zero weights would prevent.
+    per channel are not widened: a convolution with such weights can be computed on packed bits,
+    which zero weights would prevent.
     """
     if layer.op != "conv2d" or layer.inputs[0] != x or x in layer.inputs[1:] or (
             layer.attributes.get("groups", 1) != 1):
@@ -174,10 +176,11 @@ def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
 def nest_concatenations(graph: Graph) -> None:
     """Let concatenations read larger values that already exist.
 
-    Consecutive inputs of a concatenation may be all parts of one value (the whole): an earlier
-    concatenation joined them into the whole, or an earlier split divided the whole into them, in
-    the same order along the same axis. The concatenation then reads the whole instead of the parts.
-    Each part thus belongs to one whole only, and can be stored in the memory of the whole.
+    Consecutive inputs of a concatenation may together be all parts of one value (the whole): an
+    earlier concatenation joined the parts into the whole, or an earlier split divided the whole
+    into the parts, in the same order along the same axis. In this case, the concatenation is
+    changed to read the whole. Each part then belongs to one whole only, and can be stored in the
+    memory of the whole.
     """
     wholes: Wholes = defaultdict(list)
     for node in graph.nodes:
@@ -211,9 +214,9 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 def move_above_concatenations(graph: Graph) -> None:
     """Move element-wise nodes that read a concatenation before the concatenation.
 
-    An example is a rounding to integers. Each input of the concatenation gets a copy of the node.
-    The layers that compute the inputs can then compute the copies in their epilogues. No other node
-    may read the concatenation or its inputs.
+    An example of such a node is a rounding to integers. The node is copied to each input of the
+    concatenation, so that the layers that compute the inputs can compute the copies in their
+    epilogues. No other node may read the concatenation or its inputs.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)

@@ -1,10 +1,10 @@
 """Removes channels without effect: channels with a zero filter, and channels that no layer reads.
 
 The output of a zero filter is the same number at every pixel: the result of the layer's epilogue
-for 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow. The effect
-of the number is added to the biases of the layers that read the channel. In two cases the channel
-is removed only if the number is 0: if a layer that reads it, or an average pool, counts zeros
-around the image, and if the rounding of sums may flip a sign.
+for a sum of 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow.
+The number's contribution is added to the biases of the layers that read the channel. In two cases,
+the channel is removed only if the number is 0: if zero padding enters the sums of an average pool
+or of a layer that reads the channel, and if the rounding of sums may flip a sign.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 from gossamer.model.passes.pixels import reduces_image
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time. Layers with a multiple of this number keep a
-multiple of it."""
+"""The number of channels that kernels read at a time. If a layer's number of channels is a multiple
+of this, it stays a multiple."""
 _TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 
@@ -36,9 +36,9 @@ class _Chain:
 
     layer: the layer whose output channels may be removed.
     between: the nodes that follow the layer, one after another, and keep its channels separate. (A
-    reshape turns each channel into neighbouring columns.)
-    readers: the layers that read the result of the last of these nodes, or of `layer` if there are
-    none.
+    reshape turns each channel into adjacent columns.)
+    readers: the layers that read the result of the last node of `between`, or of `layer` if
+    `between` is empty.
     """
 
     layer: Node
@@ -49,8 +49,8 @@ class _Chain:
 def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
     """Remove channels without effect from convolutions and products.
 
-    The layers that read these channels must be convolutions and products too. Adds a note to the
-    graph with the number of removed channels and the reduction of work.
+    The layers that read the removed channels must be convolutions or products too. Adds a note to
+    the graph with the number of removed channels and the reduction of work.
 
     shapes: the shapes of the graph's values.
     """
@@ -62,8 +62,8 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
     while changed:
         changed = False
         users = readers(graph)
-        # from the last layer to the first: removing a channel may leave channels of earlier layers
-        # without a reader
+        # from the last layer to the first, because a removed channel may have been the only reader
+        # of channels of earlier layers
         for layer in reversed(graph.nodes):
             chain = _chain(graph, layer, users, shapes)
             if chain is None:
@@ -93,9 +93,9 @@ def less_work(notes: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _positions(graph: Graph, shapes: ShapesByBatch) -> dict[str, float]:
-    """Return how often each convolution and product uses each of its weights.
+    """Return, for each convolution and product, how often it uses each of its weights.
 
-    The numbers hold for the first of the batch sizes; {} if a shape is unknown.
+    The numbers are those at the first batch size of `shapes`. Returns {} if a shape is unknown.
     """
     found = {}
     for node in graph.nodes:
@@ -117,8 +117,8 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
            shapes: ShapesByBatch) -> _Chain | None:
     """Return the chain that begins with a layer.
 
-    Returns None if nodes of other kinds read its channels, or if an epilogue reads a run-time
-    value.
+    Returns None if nodes of other kinds read the layer's channels, or if an epilogue reads a
+    run-time value.
     """
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
@@ -170,7 +170,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 def _columns(graph: Graph, node: Node, channels: int) -> np.ndarray:
     """Return the weights of a layer as (outputs, channels, taps), a view of the array.
 
-    The taps of a product are the columns into which a reshape turned a channel.
+    The taps of a matrix product are the columns into which a reshape turned each channel.
     """
     rows = output_rows(graph, node)
     assert rows is not None
@@ -196,16 +196,16 @@ def _without_effect(graph: Graph, chain: _Chain,
     is_constant &= np.isfinite(constants)
     if any(_is_padded(node) or _is_discontinuous(node) or feeds_sign(node.outputs[0], users)
            for node in chain.readers):
-        # a bias cannot replace these constants: windows that extend into the padding sum zeros in
-        # their place; and a bias changes the rounding of sums, which can change the results of
-        # discontinuous epilogues
+        # A bias cannot replace nonzero constants: a window that extends into the padding sums fewer
+        # of them, and a bias changes the rounding of sums, which can change the results of
+        # discontinuous epilogues.
         is_constant &= constants == 0
     gone = is_constant | ~is_read
     live = int((~gone).sum())
     kept = max(1, live)
     if len(gone) % _MULTIPLE == 0:
         kept = -(-kept // _MULTIPLE) * _MULTIPLE
-    # keep some channels without effect, so that their number stays a multiple of _MULTIPLE
+    # keep some channels without effect, so that the layer's channels stay a multiple of _MULTIPLE
     gone[np.flatnonzero(gone)[:kept - live]] = False
     return gone, np.where(is_read, constants, 0).astype(np.float32)
 

@@ -1,9 +1,10 @@
 """Simplifies element-wise nodes: drops expansions of operands, and straight-through estimators.
 
-An operand that a file expands, such as a bias, needs no expansion: the node broadcasts it, and can
-then be fused into the epilogue of the layer before it. In training, frameworks write a quantised
-value q of x, such as its sign, as (q - x) + x, so that its gradient is the gradient of x (a
-straight-through estimator). Exporters keep these sums, which equal q except for rounding.
+A file may expand an operand, such as a bias, to the shape of the result. The expansion is not
+needed, because the element-wise node broadcasts its operands; without the expansion, the node can
+be fused into the epilogue of the layer before it. In training, frameworks write the quantised value
+q of x, such as the sign of x, as (q - x) + x, so that gradients pass through to x unchanged (a
+straight-through estimator). Exporters keep such sums, which equal q except for rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
     The results of the nodes must keep their shapes. Expansions stay for other readers.
     """
-    # the value that is expanded, by the name of the expansion
+    # by the name of each expansion, the value that it expands
     repeated: dict[str, str] = {}
     names = names_of(graph)
     for node in graph.nodes:
@@ -36,7 +37,7 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # operands are replaced one by one: possibly only one of two expansions can be dropped
+            # replace operands one by one, because perhaps only one of two expansions can be dropped
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue
@@ -64,8 +65,8 @@ def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
     """Replace straight-through estimators in expressions by the quantised value q.
 
-    They are (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x), where q has few
-    possible values and x has more than one.
+    A straight-through estimator is written as (q - x) + x, x + (q - x), x - (x - q), (q + x) - x or
+    q + (x - x), where q has few possible values and x has more than one.
     """
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
@@ -92,7 +93,7 @@ def _estimated(expression: Expression) -> dict[int, int]:
         return {}
     every = replace(expression, outputs=tuple(values))
     facts = expression_facts(every, [REAL] * expression.inputs)
-    # adding a single number and subtracting it again is a way to round, which must stay
+    # keep sums in which x is a single number: adding and subtracting it is a way to round q
     return {index: quantised for index, (quantised, smooth) in found.items()
             if facts[quantised].few_values and facts[smooth].count != 1}
 

@@ -3,11 +3,12 @@
 A batch norm is folded into the layer's weights. Chains of element-wise nodes are merged and moved
 into the layer's epilogue.
 
-In two cases a batch norm is not folded, but becomes element-wise arithmetic. First, if a sign
-depends on its result without a convolution or product in between: rounding the folded weights could
-flip the sign. Second, if the weights are scaled signs (in each channel all have the same finite
-magnitude above 0) and folding would make a magnitude 0 or infinite: algorithms on bits could no
-longer compute the layer.
+In two cases, a batch norm is not folded but becomes element-wise arithmetic:
+- if a sign depends on the result of the batch norm without a convolution or product in between,
+  because rounding the folded weights could flip the sign;
+- if the weights are scaled signs (in each channel, all weights have the same finite nonzero
+  magnitude) and folding would make a magnitude 0 or infinite, because algorithms on packed bits
+  could then no longer compute the layer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from gossamer.model.opset.normalisation import AFFINE, affine_constants, batch_n
 from gossamer.model.opset.registry import OPSET
 
 MOST_STEPS = 256
-"""The most steps of a merged expression. Every step adds code to one kernel, and longer expressions
-bring no further gain."""
+"""Maximum number of steps of a merged expression. Every step adds code to one kernel, and longer
+expressions do not run faster."""
 _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 
 
@@ -47,8 +48,8 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
 def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
     """Fold batch norms into the weights and biases of the layers before them.
 
-    The batch norm must be the only reader of a convolution or product. Weights and biases are
-    computed in float64.
+    The batch norm must be the only reader of the result of a convolution or product. Weights and
+    biases are computed in float64.
     """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users = readers(graph)
@@ -115,7 +116,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _loses_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Return whether folding a batch norm would turn scaled signs into other weights."""
+    """Return whether the weights are scaled signs, and would not be after folding a batch norm."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -168,9 +169,9 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn batch norms that were not folded into (x - mean) * scale + shift, in this order.
+    """Turn batch norms that were not folded into (x - mean) * scale + shift, evaluated as written.
 
-    Only batch norms that shape inference has checked are changed; resolve() replaces the others.
+    Only batch norms that shape inference has checked are changed; resolve() replaces all others.
     """
     names = names_of(graph)
     for node in graph.nodes:
@@ -189,8 +190,8 @@ def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
 class _Chain:
     """Element-wise nodes that become one node.
 
-    nodes: the nodes from the last to the first; nodes outside of the chain read results of the last
-    node only.
+    nodes: the nodes from the last to the first; nodes outside of the chain read only the result of
+    the last node.
     steps: total number of steps in the expressions of the nodes.
     """
 
@@ -204,9 +205,10 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     Nodes outside of a chain read only its last node, so nothing is computed twice. No merged
     expression has more than MOST_STEPS steps.
 
-    A node that rounds the result of a layer joins no chain that also depends on other layers or
-    inputs. Such a chain may be fused into the epilogue of another layer. The first layer would then
-    have to store its sums, which need more memory than the rounded values.
+    A node that rounds the result of a layer does not join a chain that also depends on other layers
+    or inputs. Otherwise, the chain could be fused into the epilogue of another layer, and the
+    layer that is rounded would have to store its sums, which need more memory than the rounded
+    values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
@@ -291,9 +293,9 @@ def _merge(nodes: list[Node]) -> None:
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     """Move element-wise nodes into the epilogues of the layers before them.
 
-    The node must be the only reader of a convolution or product. The layer moves to the node's
-    position in the order of nodes, since the node's other operands may be computed after the
-    layer's old position.
+    The node must be the only reader of the result of a convolution or product. The layer moves to
+    the node's position in the order of nodes, since the node's other operands may be computed after
+    the layer's old position.
     """
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}
@@ -350,8 +352,8 @@ def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
                       node: Node) -> dict[str, np.ndarray] | None:
     """Return, by name, a node's operands that are constants with one value per channel.
 
-    The channels are those of the layer's result. Returns None if an epilogue cannot read one of the
-    operands.
+    The channels are the channels of the layer's result. Returns None if the node has an operand
+    that an epilogue cannot read.
     """
     result = layer.outputs[0]
     weight = graph.constants.get(layer.inputs[1])
@@ -388,7 +390,7 @@ def _one_per_channel(array: np.ndarray, channels: int, rank: int, channel_axis: 
 
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
                  names: set[str]) -> bool:
-    """Fuse a node that adds a bias into a transposed convolution, which has no other epilogue.
+    """Fuse the addition of a bias into a transposed convolution, which supports no other epilogue.
 
     Returns whether the fusion was possible.
     """

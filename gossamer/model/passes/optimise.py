@@ -1,4 +1,4 @@
-"""optimise: simplifies a graph, and keeps its results the same at every batch size."""
+"""optimise: simplifies a graph without changing its results at any batch size."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     Constants and batch norms are folded, and element-wise nodes are fused into convolutions,
     products and each other.
 
-    channels_first: whether layers of channels-last images become layers of channels-first images
-    where this leaves fewer transposes. Channels-first images help only if kernels can work in
-    several layouts, which ONNX Runtime's kernels cannot.
+    channels_first: whether layers of channels-last images become layers of channels-first images if
+    fewer transposes remain. The rewrite helps only if kernels support several layouts, unlike ONNX
+    Runtime's kernels.
     chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
     convolutions. These convolutions then read all channels, with zero weights for the channels that
-    they do not need. This helps on GPUs.
+    they do not need, which is faster on GPUs.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -80,7 +80,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     drop_dead(graph)
     fuse_chains(graph, shapes)
     _rewrite(drop_straight_through, graph, shapes)
-    # dead nodes would still count as readers, and prevent fusions into epilogues
+    # drop dead nodes here, because they would count as readers and prevent fusions into epilogues
     drop_dead(graph)
     _rewrite(move_scales_into_weights, graph)
     fuse_epilogues(graph, shapes)
@@ -106,11 +106,11 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     merge_parallel_convolutions: {"add", "sub"},
     drop_straight_through: {"sub"},
     move_scales_into_weights: DISCONTINUOUS,
-    # a flatten makes matrices only, no images
+    # flatten is not listed, because it makes matrices, never images
     keep_pixels: {"reshape", "squeeze", "unsqueeze"},
 }
-"""For each pass, the ops and element-wise functions of which a graph must have at least one for the
-pass to change it."""
+"""For each pass, the ops and element-wise functions that it works on. The pass is skipped if the
+graph has none of them."""
 
 
 def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch) -> bool:
@@ -161,7 +161,7 @@ def drop_identities(graph: Graph) -> None:
 def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
     """Remove casts to the dtype that a value already has.
 
-    An example is a cast to floats of booleans that are stored as floats.
+    An example is a cast from bool to float32, if the booleans are already stored as float32.
     """
     for node in graph.nodes:
         if node.op not in ("cast", "cast_like"):
@@ -181,7 +181,7 @@ def fold_constants(graph: Graph) -> None:
             try:
                 visit(state, node)
             except ModelError:
-                # resolve() raises the error for the batch size that the user asks for
+                # keep the node: resolve() raises its error at the batch size that the user requests
                 nodes.append(node)
                 continue
             if all(name in state.known for name in node.outputs):
@@ -228,9 +228,9 @@ def merge_equal(graph: Graph) -> None:
 
 
 def _exact(value: object) -> object:
-    """Return a key that two attributes share only if they are equal.
+    """Return a key for an attribute, which is equal for two attributes only if these are equal.
 
-    The repr of an array is not such a key: it rounds numbers, and omits elements of large arrays.
+    The repr of an array is not sufficient: it rounds numbers, and omits elements of large arrays.
     """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
@@ -240,7 +240,7 @@ def _exact(value: object) -> object:
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
     """Turn products with a constant matrix into gemms, which can have an epilogue.
 
-    The other factor is a matrix, or a tensor of vectors along its last axis.
+    The other factor is a matrix, or a tensor of higher rank with vectors along its last axis.
     """
     for node in graph.nodes:
         if node.op != "matmul":
@@ -270,8 +270,8 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
     """Return the pads (top, left, bottom, right) of a node that only zero-pads images.
 
-    Returns None for other nodes. Pads that exporters compute from the image's size are known here,
-    because this size does not depend on the batch.
+    Returns None for other nodes. Pads that exporters compute from the image's size are already
+    known, because this size does not depend on the batch.
     """
     concrete = shapes.with_attributes(node)
     if concrete is None:

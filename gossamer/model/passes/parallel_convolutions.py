@@ -1,7 +1,7 @@
-"""Merges parallel convolutions of one value with added results into one convolution.
+"""Merges parallel convolutions of one value, whose results are added, into one convolution.
 
-Networks such as RepVGG and MobileOne are trained with such branches, and their files often still
-contain them.
+Networks such as RepVGG and MobileOne are trained with parallel convolutions, and their files often
+still contain these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gossamer.model.passes.fusion import MOST_STEPS, feeds_sign, output_rows, re
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with a bias that computes one addend of a sum, or the total of several.
+    """A convolution with a bias that computes one addend of a sum, or the total of several addends.
 
     addends: names of the addends.
     layer: the largest convolution of the graph that computes one of the addends; None if the only
@@ -63,7 +63,7 @@ class _Branch:
         return self.pads[axis] + self.pads[axis + 2] - reach
 
 
-# sums are not merged if their merged weights overflow, so NumPy need not warn of overflow
+# convolutions are not merged if the merged weights overflow, so NumPy's warnings are not needed
 @np.errstate(all="ignore")
 def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
     """Merge addends of a sum into one convolution.
@@ -72,9 +72,9 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
     convolution must not need more multiplications. Nodes that nothing reads any longer stay in the
     graph.
 
-    Weights are added in float64 and then rounded, as folded batch norms are. Because of this
-    rounding, sums on which a sign depends are not merged, nor are convolutions with weights that
-    are integers or scaled signs.
+    Weights are added in float64 and then rounded, like those of folded batch norms. Because of the
+    rounding, sums on which a sign depends are not merged, and neither are convolutions with weights
+    that are integers or scaled signs.
     """
     users, names = readers(graph), names_of(graph)
     producers = {name: node for node in graph.nodes for name in node.outputs}
@@ -107,8 +107,8 @@ def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedS
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
     """Return addends of a sum as branches: one list per value that several addends convolve.
 
-    The branch of an addend is the convolution that computes it, if only the sum reads the addend.
-    Otherwise the branch is a 1x1 convolution of the addend itself.
+    If only the sum reads an addend, the addend's branch is the convolution that computes it.
+    Otherwise, the branch is a 1x1 convolution of the addend itself.
 
     node: the node that computes the sum.
     """
@@ -130,7 +130,7 @@ def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np
             channels: int) -> _Branch | None:
     """Return an addend of a sum, times its factor, as a branch.
 
-    Returns None if its convolution cannot be merged with others.
+    Returns None if the addend's convolution cannot be merged with others.
     """
     if layer is None:
         return _Branch((name,), None, source, _filters(factor, channels), np.zeros(()), (1, 1),
@@ -153,8 +153,8 @@ def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
 def _product(graph: Graph, layer: Node) -> WeightedSum | None:
     """Return the result of a convolution as its products times a factor, plus a bias.
 
-    Returns None if its epilogue computes something else, and for weights that are integers or
-    scaled signs, for which there are other algorithms.
+    Returns None if the convolution's epilogue computes something else, and for weights that are
+    integers or scaled signs, for which there are other algorithms.
     """
     rows = output_rows(graph, layer)
     if rows is None or "auto_pad" in layer.attributes:
@@ -172,7 +172,7 @@ def _product(graph: Graph, layer: Node) -> WeightedSum | None:
 
 
 def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
-    """Return the branches, with pairs merged where this needs no more multiplications."""
+    """Merge pairs of branches if the merged branch needs no more multiplications than the pair."""
     merged: list[_Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
@@ -188,8 +188,8 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
 def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
     """Return two branches of one value merged into one.
 
-    Returns None if their windows move differently over the value, or if the merged branch would
-    need more multiplications than the two.
+    Returns None if the branches have different strides or output sizes, or if the merged branch
+    would need more multiplications than the two branches.
     """
     both = larger, smaller
     if larger.strides != smaller.strides or any(
@@ -198,7 +198,7 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
     pads = tuple(map(max, larger.pads, smaller.pads))
     dilations, window = [], []
     for axis in range(2):
-        # the largest dilation at which one window contains the pixels of both windows
+        # the largest dilation at which one window has taps at all pixels of both windows
         steps = [branch.dilations[axis] for branch in both if branch.weight.shape[2 + axis] > 1]
         dilation = math.gcd(larger.pads[axis] - smaller.pads[axis], *steps) or 1
         reach = pads[axis] + pads[axis + 2] - larger.growth(axis)
@@ -229,8 +229,8 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
         first = (pads[axis] - branch.pads[axis]) // dilations[axis]
         step = max(1, branch.dilations[axis] // dilations[axis])
         window.append(slice(first, first + step * (size[axis] - 1) + 1, step))
-    # each group of the larger convolution contains `within` groups of the branch, which share no
-    # inputs and outputs
+    # each group of the larger convolution contains `within` groups of the branch, which have
+    # disjoint inputs and outputs
     within = branch.groups // groups
     split = weight.reshape(groups, within, outputs // branch.groups, within, inputs,
                            *weight.shape[2:])
@@ -240,7 +240,7 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
 
 
 def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) -> Node:
-    """Return a node that computes a branch and replaces its layer."""
+    """Return the convolution that computes a branch and replaces the node `layer`."""
     result, = layer.outputs
     inputs, epilogue = [branch.source, add_constant(
         graph, names, f"{result}.weight", branch.weight.astype(np.float32))], identity()

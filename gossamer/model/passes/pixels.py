@@ -1,12 +1,12 @@
 """Replaces operations on matrices and tokens by operations on images.
 
-keep_pixels() turns products into 1x1 convolutions if their results become images of one pixel. The
-gates of a squeeze-and-excite layer, for example, then have the same nodes whether a file writes
-them with matrices or with images.
+keep_pixels() turns products into 1x1 convolutions if their results become images of one pixel.
+Thus, for example, a squeeze-and-excite layer has the same nodes whether a file writes its gate with
+matrices or with images.
 
 transpose_images_for_tokens() is for networks that turn an image into tokens (a matrix with one row
-per pixel) or tokens into an image. It transposes the image instead of the tokens: an image in NHWC
-already has the memory order of the tokens, so nothing is copied.
+per pixel) or tokens into an image. The image is transposed instead of the tokens: an image stored
+as NHWC already has the memory order of the tokens, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _SWAPPED = (0, 2, 1)
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Remove reshapes of images of one pixel to matrices and back.
 
-    Means of images keep their dimensions, and products with constant matrices become convolutions.
-    The values between the images must have no other readers. Returns whether the graph was changed.
+    Between the reshapes, means of images keep their dimensions, and products with constant matrices
+    become convolutions. The values in between must have no other readers. Returns whether the graph
+    was changed.
     """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
@@ -108,9 +109,9 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Return the image of one pixel that reshapes turn into a value.
+    """Return the name of the one-pixel image that reshapes turn into a value.
 
-    Returns the name of the value itself if no reshape makes it.
+    Returns the value's own name if it is not the result of a reshape.
     """
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
@@ -131,9 +132,9 @@ def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Transpose images instead of tokens.
 
     A reshape of an image to (N, C, H * W) and a transpose to tokens (N, H * W, C) become a
-    transpose to (N, H, W, C) and a reshape to tokens. Nodes from tokens back to an image are
-    replaced likewise. Returns whether the graph was changed; nodes that no output needs any longer
-    stay in the graph.
+    transpose to (N, H, W, C) and a reshape to tokens. Nodes that turn tokens into an image are
+    replaced in the same way. Returns whether the graph was changed; nodes that no output needs any
+    longer stay in the graph.
     """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
@@ -194,6 +195,6 @@ def _are_tokens(tokens: str, image: str, shapes: ShapesByBatch) -> bool:
 
 
 def _sizes(name: str, shapes: ShapesByBatch) -> Shape | None:
-    """Return the shape of a value with 0 for the batch; None if other sizes vary with the batch."""
+    """Return the shape of a value with 0 for the batch; None if other sizes depend on the batch."""
     known = {(0, *shape[1:]) for shape in shapes.shapes(name)}
     return known.pop() if len(known) == 1 else None

@@ -1,6 +1,6 @@
 """Rewrites layers as products of scaled signs with -1, 0 and 1.
 
-Weights are scaled signs if all weights of a channel are a or -a, for one number a per channel.
+Weights are scaled signs if each weight is a or -a, for one number a per output channel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
-"""The largest relative difference between magnitudes of a channel that count as equal: 64 times the
+"""Largest relative difference at which magnitudes of a channel count as equal: 64 times the
 relative rounding error of float32."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
@@ -28,8 +28,8 @@ def round_scaled_signs(graph: Graph) -> None:
     """Round weights with nearly equal magnitudes in each channel to scaled signs.
 
     In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
-    If it was computed before the file was written, the file holds the rounded results, with
-    slightly different magnitudes.
+    If the exporter folded this sum, the file holds its rounded results, with slightly different
+    magnitudes.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -51,10 +51,10 @@ def round_scaled_signs(graph: Graph) -> None:
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
     """Return whether weights are scaled signs except for rounding.
 
-    The magnitudes of at least one channel must differ.
+    In at least one channel, the magnitudes must differ.
     """
     rows = weight.reshape(len(weight), -1)
-    # the first channel alone rules out most other weights, so it is tested first
+    # test the first channel first, because it alone rules out most weights
     for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
@@ -67,11 +67,12 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 def move_scales_into_weights(graph: Graph) -> None:
     """Replace the values -a, 0 and a of a quantiser by -1, 0 and 1.
 
-    They are replaced where convolutions and products with scaled signs read them; the weights of
-    these layers are multiplied by a. Other readers still read -a, 0 and a.
+    The values are replaced where they are read by convolutions and products whose weights are
+    scaled signs; the weights of these layers are multiplied by a. Other nodes still read -a, 0 and
+    a.
     """
     users, names = readers(graph), names_of(graph)
-    # the number a, by the name of each value with unchanged elements -a, 0 and a
+    # the number a, by the name of each value whose elements are still -a, 0 and a
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -109,7 +110,7 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
 
 
 def _scale(node: Node) -> float | None:
-    """Return a if the values of a node are two or three of -a, 0 and a.
+    """Return a if the elements of a node's result are two or three of the numbers -a, 0 and a.
 
     Returns None for other nodes, and if a is 1.
     """
@@ -144,8 +145,8 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
              scale: float) -> list[Node] | None:
     """Return the layers with scaled signs that a value reaches through one of its readers.
 
-    The list includes the pad nodes before these layers. The reader is such a layer, or a node that
-    only selects values. Returns None if the value reaches any other node.
+    The reader must be a layer with scaled signs, or a node that only selects values. The list also
+    includes the pad nodes before the layers. Returns None if the value reaches any other node.
     """
     found = []
     pending = [(reader, name)]
@@ -178,7 +179,7 @@ def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiply the weights of a layer by a scale; divide the value of a pad node by it."""
+    """Multiply the weights of a layer by a scale; divide the value of a pad node by the scale."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
         return

@@ -1,9 +1,9 @@
 """Removes transposes of channels-last images and of operands of products.
 
 Layers of channels-last images between transposes become layers of channels-first images. In memory
-the channels may still be last, because a plan chooses the layout of each value. Arithmetic between
-a transpose and a product, such as the scale of the transposed keys of an attention, moves before
-the transpose, so that the product can read its operand transposed.
+the channels may still be last, because a plan chooses the memory layout of each value. Arithmetic
+between a transpose and a matrix product, such as the scale of the transposed keys in attention,
+moves before the transpose, so that the product can read its operand as transposed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _transpositions(nodes: list[Node]) -> int:
 class _Rewriting:
     """The nodes of a graph, with layers of channels-last images rewritten.
 
-    The rewritten layers compute channels-first images. A transpose after each of them makes the
-    channels-last value. If no node reads that value, the caller has to remove the transpose.
+    The rewritten layers compute channels-first images. A transpose after each rewritten layer makes
+    the channels-last value. If no node reads that value, the caller has to remove the transpose.
 
     nodes: the nodes in order.
     constants: new constants by name.
@@ -94,7 +94,7 @@ class _Rewriting:
     def _add_transposition(self, node: Node) -> None:
         """Add a transpose.
 
-        Instead of a channels-last value, it reads the channels-first image.
+        If its input is a channels-last value, it reads the value's channels-first image instead.
         """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
@@ -206,9 +206,9 @@ this is possible."""
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Move element-wise nodes before transposes of matrices.
 
-    A node is moved if it reads the result of one such transpose and otherwise only single numbers,
-    and if only products read the node's own result. The moved node reads the value before the
-    transpose, and a new transpose follows the node.
+    A node is moved if it reads the result of one transpose of matrices and otherwise only single
+    numbers, and if only matrix products read the node's own result. The moved node reads the input
+    of the transpose, and a new transpose follows the node.
 
     Returns whether the graph was changed. Transposes that no node reads any longer stay in the
     graph.
@@ -244,7 +244,7 @@ def _all_products(nodes: list[Node]) -> bool:
 def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
     """Return whether all inputs other than the transposed one are known to be single numbers.
 
-    They must not have more dimensions than the transposed input.
+    The other inputs must not have more dimensions than the transposed input.
 
     swapped: name of the transposed input.
     """

@@ -1,4 +1,4 @@
-"""Recognises files that gossamer does not read, and says how to get a network that it reads."""
+"""Recognises files that gossamer does not read, and gives advice how to convert them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kind:
     advice: a command or function that helps.
     content: regular expression for the first bytes of such files; "" if no bytes identify the kind.
     suffixes: ends of the names of such files.
-    member: regular expression for the name of a member of such an archive or folder.
+    member: regular expression for the name of a member, if such files are archives or folders.
     """
 
     what: str
@@ -95,7 +95,7 @@ KINDS = (
 
 
 def by_name(path: Path) -> str | None:
-    """Return the kind of a file or folder by its name, with advice; None if it is unknown."""
+    """Return the kind of a file or folder by its name, with advice; None if the kind is unknown."""
     return _first(lambda kind: bool(kind.suffixes) and path.name.lower().endswith(kind.suffixes))
 
 

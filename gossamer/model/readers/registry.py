@@ -33,9 +33,10 @@ class Reader:
 
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in lower case.
-    read: function of the path of the file and the paths of the further files, in their order, that
-    returns the graph. It imports the reader's module when it is called, so that only readers in use
-    are imported. It raises InputError, ModelError and UnsupportedError, which name the file.
+    read: function of the path of the file and the paths of the further files, in the order of
+    `further`, that returns the graph. The function imports the reader's module when it is called,
+    so that only readers in use are imported. It raises InputError, ModelError and UnsupportedError,
+    which name the file.
     further: the other files of a model.
     read_onnx: function of the path that returns the file's content as an ONNX model with all its
     weights, for programs that change weights and write the model again; None for kinds of files
@@ -51,8 +52,9 @@ class Reader:
     skips nodes that only other outputs need."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
-    """Reads the first file alone, and raises the errors that `read` would raise for it. It is
-    called if a further file is missing, so that an error in the first file is reported first."""
+    """Function that reads only the first file, and raises the errors that `read` would raise for
+    this file. It is called if a further file is missing, so that an error in the first file is
+    reported first."""
 
     @property
     def description(self) -> str:
@@ -119,12 +121,11 @@ READERS: tuple[Reader, ...] = (
     Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),),
            check=_check_darknet),
 )
-"""All kinds of model files. If several suffixes match a name, the longest one counts."""
+"""All kinds of model files. If several suffixes match a name, the longest suffix is used."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """Return the reader of a file by its suffix, ignoring case; None if no reader has the
-    suffix."""
+    """Return the reader of a file by its suffix, ignoring case; None if there is no such reader."""
     name = str(path).lower()
     fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
                if name.endswith(suffix)]

@@ -83,9 +83,9 @@ class Section:
         return number
 
     def numbers(self, key: str) -> list[float]:
-        """Return the comma-separated numbers of an option; an empty list if it is absent.
+        """Return the comma-separated numbers of an option; an empty list if the option is absent.
 
-        Raises ModelError unless all of them are finite numbers.
+        Raises ModelError unless all entries are finite numbers.
         """
         parts = [part for part in self.text(key).split(",") if part.strip()]
         if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
@@ -94,9 +94,9 @@ class Section:
         return [float(part) for part in parts]
 
     def integers(self, key: str) -> list[int]:
-        """Return the comma-separated integers of an option; an empty list if it is absent.
+        """Return the comma-separated integers of an option; an empty list if the option is absent.
 
-        Raises ModelError unless all of them are integers.
+        Raises ModelError unless all entries are integers.
         """
         numbers = self.numbers(key)
         if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
@@ -112,12 +112,12 @@ class Section:
     def error(self, text: str, key: str = "") -> ModelError:
         """Return an error that names the line of an option.
 
-        It names the line of the section if the section does not have the option.
+        If the section does not have the option, the error names the line of the section.
         """
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
-        """Return an error about a section or option that only Darknet computes."""
+        """Return an error about a section or option that gossamer does not support."""
         return UnsupportedError(self._message(text, key))
 
     def _message(self, text: str, key: str) -> str:
@@ -155,7 +155,7 @@ def read_sections(path: Path) -> list[Section]:
                 raise ModelError(f"{path}: line {number}: {line[:40]!r} is not expected here; "
                                  f"expected {'key=value or ' if sections else ''}a section like "
                                  f"{'[convolutional]' if sections else '[net]'}")
-            # Darknet uses the first of equal keys, and ignores blanks within names and numbers
+            # Darknet uses the first of equal keys, and ignores blanks within keys and values
             sections[-1].options.setdefault("".join(key.split()),
                                             Option("".join(text.split()), number))
     if not sections or sections[0].kind != "net":
@@ -167,9 +167,9 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Return a list with one warning that names all options that Darknet does not have.
+    """Return a list with one warning that names all options unknown to Darknet.
 
-    The list is empty if there are none.
+    The list is empty if Darknet knows all options.
     """
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
@@ -218,7 +218,7 @@ SHORT_NAMES = {"network": "net", "conv": "convolutional", "conn": "connected", "
 NOT_COMPUTED = _words("""
     contrastive conv_lstm crnn deconv deconvolutional detection Gaussian_yolo gru history implicit
     iseg l2norm local logistic lrn lstm normalization rnn""")
-"""Sections of Darknet that gossamer does not compute."""
+"""Sections of Darknet that gossamer does not support."""
 
 COMMON = _words("""
     burnin_update clip dont_update dontload dontloadscales dynamic_minibatch keep_delta_gpu
@@ -287,4 +287,4 @@ ALEXEYAB_ONLY = _words("""
     iou_normalizer iou_thresh_kind label_smooth_eps letter_box max_delta mixup mosaic new_coords
     nms_kind obj_normalizer objectness_smooth optimized_memory scale_x_y stride_x stride_y
     workspace_size_limit_MB""")
-"""Options that only AlexeyAB's fork has, and that identify a network for this fork."""
+"""Options that exist only in AlexeyAB's fork, and thus identify a network made for this fork."""

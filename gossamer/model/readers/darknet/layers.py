@@ -1,4 +1,4 @@
-"""Functions that append the layers of Darknet's sections to a graph, and their activations."""
+"""Functions that append the layers and activations of Darknet's sections to a graph."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
 def connected(network: DarknetNetwork, section: Section) -> Layer:
     """Append a fully connected layer.
 
-    In the .weights file its batch norm follows the weights.
+    In the .weights file, the layer's batch norm follows its weights.
     """
     section.refuse("dontload", "dontloadscales", "numload")
     x = network.as_matrix(section, network.before(section))
@@ -140,7 +140,7 @@ def softmax(network: DarknetNetwork, section: Section) -> Layer:
 def crop(network: DarknetNetwork, section: Section) -> Layer:
     """Append the centre of the picture.
 
-    Unless noadjust is set, numbers from 0 to 1 are scaled to -1 to 1.
+    Unless `noadjust` is set, the range [0, 1] is mapped to [-1, 1].
     """
     x = network.image_before(section)
     height, width = section.integer("crop_height", 1), section.integer("crop_width", 1)
@@ -208,7 +208,7 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Append a layer's batch norm, and return its result; `value` if there is no batch norm."""
+    """Append a layer's batch norm, and return its result, or `value` if there is no batch norm."""
     if not norm:
         return value
     scales, means, variances = norm
@@ -251,10 +251,10 @@ def route(network: DarknetNetwork, section: Section) -> Layer:
 def shortcut(network: DarknetNetwork, section: Section) -> Layer:
     """Append the sum of other layers and the layer before this section.
 
-    The sum has the channels and the picture size of the layer before this section. A layer with
-    fewer channels is added to the first channels only. Of a layer with more channels, only the
-    first channels are added. Of a layer with a larger picture, every n-th pixel of every n-th row
-    is added.
+    The sum has the channels, height and width of the layer before this section. If another layer
+    has fewer channels, it is added only to the first channels of the sum. If it has more channels,
+    only its first channels are added. If its height and width are n times larger, it is subsampled
+    to every n-th pixel of every n-th row.
     """
     if section.text("weights_type", "none") != "none":
         raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
@@ -284,8 +284,8 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 def scaled(network: DarknetNetwork, section: Section) -> Layer:
     """Append the product of another layer and the layer before this section.
 
-    The layer before has one number per channel, or with scale_wh one number per pixel; for [sam] it
-    has the other layer's shape.
+    The layer before this section has one number per channel or, with the option scale_wh, one
+    number per pixel; in a [sam] section, it has the other layer's shape.
     """
     x = network.image_before(section)
     layer = network.layer(section, section.integer("from", least=-section.index), "from")
@@ -301,7 +301,7 @@ def scaled(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def upsample(network: DarknetNetwork, section: Section) -> Layer:
-    """Append the picture with every pixel repeated in both directions, times `scale`."""
+    """Append nearest-neighbour upsampling, multiplied by the option `scale`."""
     section.refuse("reverse")
     x = network.image_before(section)
     stride, scale = section.integer("stride", 2), section.number("scale", 1.0)
@@ -312,11 +312,11 @@ def upsample(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def reorg(network: DarknetNetwork, section: Section) -> Layer:
-    """Append the input with blocks of pixels moved to channels, or back (reverse).
+    """Append a space-to-depth of the input, or a depth-to-space if `reverse` is set.
 
-    [reorg] without `reverse` has an odd order: Darknet reads the memory of the input as a picture
-    of fewer channels, `stride` times as high and as wide, and moves the blocks of this picture.
-    [reorg3d] moves the blocks of the input itself.
+    [reorg] without `reverse` has an unusual order: Darknet reads the memory of the input as a
+    picture with fewer channels, `stride` times as high and as wide, and moves blocks of pixels of
+    that picture to channels. [reorg3d] moves blocks of pixels of the input itself.
     """
     section.refuse("extra", "flatten")
     x = network.image_before(section)
@@ -350,9 +350,9 @@ def reorg(network: DarknetNetwork, section: Section) -> Layer:
 
 def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Layer,
              position: int) -> Layer:
-    """Return a layer with the size of the layer `total`, by every n-th pixel in both directions.
+    """Subsample a layer to the height and width of `total` by taking every n-th pixel.
 
-    Raises UnsupportedError if no n leads to this size.
+    Raises UnsupportedError if the layer is not n times as high and as wide as `total`.
     """
     if layer.image == total.image:
         return layer
@@ -383,7 +383,7 @@ def activate(network: DarknetNetwork, section: Section, value: str, default: str
 
 
 def _mish(x: Value) -> Value:
-    """Return x * tanh(log(1 + exp(x))); exp has no positive argument, so it cannot overflow."""
+    """Return x * tanh(log(1 + exp(x))), computed with an exp that cannot overflow."""
     small = (-x.apply("abs")).apply("exp")
     softplus = x.apply("relu") + (small + 1).apply("log")
     return x * softplus.apply("tanh")

@@ -20,13 +20,13 @@ from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content
 
 _MOST_NUMBERS = 2**40
-"""Limit on the numbers of a layer: more than any real file has."""
+"""Maximum number of parameters of a layer, more than any real file has."""
 _MOST_MISSING = 2**24
-"""If the file ends early, up to this many missing numbers of a layer are read as zeros, so that the
-reader can go on and count all missing numbers."""
+"""If the file ends early, up to this many missing parameters of a layer are read as zeros, so that
+the reader can continue and count all missing parameters."""
 _HEADER_START = 12
-"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file with
-only printable characters in them is text."""
+"""Number of bytes of the version numbers at the start of the header. In a .weights file, some of
+these bytes are 0; if all are printable characters, the file is text."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Layer:
     value: name of the graph's value.
     channels, height, width: sizes of the value, without the batch.
     flat: whether the value is a matrix (N, channels), like the result of a connected layer.
-    is_head: whether the layer is a detecting layer; no later layer may read its result.
+    is_head: whether the layer is a detection layer; no later layer may read its result.
     """
 
     value: str
@@ -61,9 +61,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Head:
-    """A detecting layer.
+    """A detection layer.
 
-    layer: the output of the network that the detecting layer reads.
+    layer: the output of the network that the detection layer reads.
     head: how boxes are decoded; its mask holds indices of `anchors`.
     anchors: width and height, in pixels of the input, of all anchors that the section lists.
     classes: number of classes.
@@ -81,10 +81,10 @@ class DarknetNetwork:
     """A graph to which the layers of a .cfg are appended one after another.
 
     build: builder of the graph.
-    weights: numbers of the layers.
+    weights: the .weights file, from which parameters are read in order.
     input: input of the first layer.
-    layers: result of each layer so far, by Darknet's number of the layer.
-    heads: detecting layers so far.
+    layers: result of each layer so far, by Darknet's index of the layer.
+    heads: detection layers so far.
     """
 
     def __init__(self, build: GraphBuilder, weights: WeightsFile, net_input: Layer) -> None:
@@ -97,7 +97,7 @@ class DarknetNetwork:
     def names(self, section: Section, part: str = "") -> NodeNames:
         """Return the names of a node.
 
-        part: the node's part of the layer, for layers of several nodes.
+        part: which part of the layer the node computes, for layers of several nodes.
         """
         name = f"{section.kind}_{section.index}{'.' if part else ''}{part}"
         return NodeNames(name=name, source=section.source)
@@ -105,7 +105,7 @@ class DarknetNetwork:
     def before(self, section: Section) -> Layer:
         """Return the result of the layer before a section.
 
-        Raises UnsupportedError if this layer is a detecting layer.
+        Raises UnsupportedError if that layer is a detection layer.
         """
         return self._usable(section, self.layers[-1] if self.layers else self.input,
                             section.index - 1)
@@ -117,10 +117,10 @@ class DarknetNetwork:
     def layer(self, section: Section, index: int, key: str) -> Layer:
         """Return the result of a layer, as images.
 
-        index: number of the layer; a negative number counts back from the section.
+        index: index of the layer; a negative index counts back from the section.
         key: the option that names the layer.
         Raises ModelError if there is no such layer before the section, and UnsupportedError if the
-        layer is a detecting layer.
+        layer is a detection layer.
         """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:
@@ -167,10 +167,11 @@ def _sizes(layer: Layer) -> tuple[int, int, int]:
 
 
 class WeightsFile:
-    """The numbers of a .weights file.
+    """The parameters in a .weights file, which are read in order.
 
     The header consists of three int32 (major version, minor version, revision) and the number of
-    photos that were seen in training: 8 bytes from version 0.2 on, 4 bytes in older versions.
+    photos seen in training, an integer of 8 bytes from version 0.2 on and of 4 bytes in older
+    versions.
 
     path: path of the file.
     revision: 0 in files of the original Darknet, positive in files of AlexeyAB's fork.
@@ -205,11 +206,11 @@ class WeightsFile:
         self._short: Section | None = None
 
     def take(self, section: Section, *shape: int) -> np.ndarray:
-        """Return the next numbers, as float32 of this shape.
+        """Return the next parameters, as a float32 array of this shape.
 
-        After the end of the file the numbers are zeros, and finish() reports how many are missing.
-        Raises ModelError at once if a layer needs more than _MOST_MISSING numbers and the file ends
-        before the last of them.
+        After the end of the file, the parameters are zeros, and finish() reports how many are
+        missing. Raises ModelError at once if the file ends before the end of an array of more than
+        _MOST_MISSING parameters.
         """
         count = math.prod(shape)
         if count > _MOST_NUMBERS:
@@ -226,7 +227,7 @@ class WeightsFile:
         return self._numbers[start:self._taken].reshape(shape)
 
     def finish(self, cfg: Path, notices: Sequence[str]) -> None:
-        """Raise ModelError unless the layers used exactly the numbers of the file.
+        """Raise ModelError unless the layers have read exactly the parameters in the file.
 
         notices: warnings about the .cfg file, which may name the cause.
         """

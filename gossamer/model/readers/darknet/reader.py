@@ -1,7 +1,7 @@
 """Reads Darknet's .cfg and .weights files into graphs.
 
-Detecting layers are not part of the graph: their inputs are the graph's outputs, and their options
-say how boxes are decoded.
+Detection layers are not part of the graph: their inputs are the graph's outputs, and their options
+determine how boxes are decoded.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sect
 from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
 _MOST_CLASSES = 10**5
-"""Limit on the outputs that count as classes, which get names if the files have none."""
+"""Maximum number of outputs that are considered as classes, and named if the files have no names.
+"""
 
 Anchors = tuple[tuple[float, float], ...]
 
 
 def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
-    """Return the graph of a .cfg file with the numbers of a .weights file.
+    """Return the graph of a .cfg file with the parameters of a .weights file.
 
-    The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and its
-    metadata says how boxes are decoded. The output of any other network is its last layer.
+    The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and the
+    network's metadata says how boxes are decoded. The output of any other network is the result of
+    its last layer.
 
     names: file with the names of the classes, one per line; by default the file beside the .cfg
     with the suffix .names. The default file may be absent.
@@ -88,7 +90,7 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
 
 
 def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
-    """Return how photos become inputs; None if the input cannot be a photo.
+    """Return the preprocessing of photos; None if the input cannot be a photo.
 
     Photos are RGB or grey with values from 0 to 1, stretched for a detector and cropped for other
     networks.
@@ -101,9 +103,9 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Return whether photos keep their proportions.
+    """Return whether photos are letterboxed, so that they keep their proportions.
 
-    The option letter_box of [net] decides this. Without the option, photos keep their proportions
+    The option letter_box of [net] determines the result. Without the option, photos are letterboxed
     unless the files show that the network was made for AlexeyAB's fork.
     """
     if "letter_box" in sections[0].options:
@@ -190,7 +192,7 @@ def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetada
 
 
 def _anchors(section: Section, count: int) -> Anchors:
-    """Return the anchors of a section; if it lists none, anchors of half a pixel or cell."""
+    """Return the anchors of a section, or anchors of half a pixel or cell if it lists none."""
     numbers = section.numbers("anchors") or [0.5] * (2 * count)
     if len(numbers) % 2 or len(numbers) < 2 * count:
         raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "

@@ -24,7 +24,7 @@ from gossamer.onnx_model import as_float32, subgraphs
 from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32
-"""The most dimensions of a constant: the limit of NumPy 1."""
+"""Maximum number of dimensions of a constant: the limit of NumPy 1."""
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:
@@ -41,7 +41,7 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
     if array.shape != tuple(dims):
         raise ValueError(f"it has {array.size} values, its shape is {quoted(dims)}")
     if tensor.data_type == TensorProto.BFLOAT16 and array.dtype.kind == "u":
-        # onnx before 1.19 returns the bits
+        # before version 1.19, onnx returns bfloat16 as its bits
         return of_bfloat16_bits(array)
     return array
 
@@ -49,9 +49,9 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
 def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     """Return a model with sparse tensors made dense.
 
-    They are sparse initializers and sparse values of Constant nodes. The result is the model itself
-    if it has none, else a copy. Raises ValueError for a damaged sparse tensor, and InputError if
-    the dense tensors are too large.
+    Sparse tensors are sparse initializers and sparse values of Constant nodes. A model without
+    sparse tensors is returned itself, any other as a copy. Raises ValueError for a damaged sparse
+    tensor, and InputError if the dense tensors are too large.
 
     file: name of the file, for messages.
     """
@@ -83,8 +83,8 @@ def _sparse_tensors(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """Return a sparse tensor as a dense one.
 
-    Its indices are positions in the flattened tensor, or one row per value with one index per
-    dimension.
+    The indices of a sparse tensor are either positions in the flattened tensor, or a matrix with
+    one row per value and one column per dimension.
     """
     name = sparse.values.name
     try:
@@ -140,7 +140,7 @@ def external_file(model: onnx.ModelProto) -> str | None:
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a graph: its initializers, and the constants that its nodes hold."""
+    """Yield the tensors of a graph: initializers, and tensors in attributes of nodes."""
     for each in _graphs(graph):
         yield from each.initializer
         for attribute in _attributes(each):
@@ -178,8 +178,8 @@ def add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool
                    exact: dict[str, np.ndarray]) -> None:
     """Add tensors to the constants of a graph, floating-point ones as float32.
 
-    keeps: whether float64 is kept in parts for ONNX Runtime, and in outputs.
-    exact: receives the float64 values of constants if float64 is kept.
+    keeps: whether float64 is kept in the parts that ONNX Runtime computes, and in outputs.
+    exact: the dict to which float64 values of constants are added if float64 is kept.
     """
     narrowed = []
     for tensor in tensors:
@@ -208,10 +208,10 @@ class ConstantFolder:
     gossamer.io.limits.
 
     reads: for each value, the number of nodes of the file that read it.
-    exact: the float64 values of constants, which are float32 in the graph; fold() adds those of its
-    results. None if float64 becomes float32.
-    too_large: the results that are not computed because they, or results on which they depend,
-    exceed the limit. Maps each name to the limit in bytes that would allow the result.
+    exact: the float64 values of constants, which are float32 in the graph; fold() adds the float64
+    values of its results. None if float64 becomes float32.
+    too_large: for each result that is not computed because its size, or the size of a result on
+    which it depends, exceeds the limit: the limit in bytes that would allow the result, by name.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int],
@@ -250,8 +250,8 @@ class ConstantFolder:
                  constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
         """Return the results of a node, or None.
 
-        None means that the results are not constant, are too large, or cannot be computed. The
-        node's converter then raises the error.
+        None means that the results are not constant, are too large, or cannot be computed. If a
+        node cannot be computed, its converter raises the error later.
         """
         inputs = [name for name in node.input if name]
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):

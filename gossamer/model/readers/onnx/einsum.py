@@ -1,4 +1,4 @@
-"""The converter of Einsum, which becomes transposes, products and sums."""
+"""The converter of Einsum to transposes, matrix products and sums."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Term = str
 def _einsum(node: OnnxNode) -> None:
     """Convert Einsum.
 
-    Its inputs are multiplied one after another. A dimension is summed over as soon as neither the
-    result nor a later input has it.
+    The inputs of an Einsum are multiplied one after another. A dimension is summed over as soon as
+    neither the result nor a later input has this dimension.
     """
     values = [node.required(index) for index in range(len(node.inputs))]
     shapes = [node.integers.probe.shape(value) for value in values]
@@ -73,8 +73,8 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
                  shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
     """Return terms with letters instead of ellipses.
 
-    If ellipses stand for different numbers of dimensions, they are aligned at the last one. Raises
-    UnsupportedError if a number of dimensions is unknown, or if the result has no ellipsis.
+    If ellipses stand for different numbers of dimensions, they are aligned at the last dimension.
+    Raises UnsupportedError if a number of dimensions is unknown, or if the result has no ellipsis.
     """
     counts = []
     for term, shape in zip(terms, shapes, strict=True):
@@ -94,10 +94,10 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
 
 def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Sequence[Term],
                shapes: Sequence[Shape | None]) -> list[Term]:
-    """Return for each input the letters of its dimensions that are broadcast.
+    """Return, for each input, the letters of its dimensions that are broadcast.
 
-    They have size 1 in this input, whatever the sizes of the network's inputs, and another size in
-    another input.
+    A broadcast dimension has size 1 in this input, whatever the sizes of the network's inputs, and
+    another size in another input.
     """
     sizes = [dict(zip(term, shape or (), strict=False))
              for term, shape in zip(terms, shapes, strict=True)]
@@ -168,8 +168,8 @@ class _Product:
         node = self._node
         x = _moved(node, *a, kept + left + summed, self._role("a"))
         y = _moved(node, *b, kept + summed + right, self._role("b"))
-        # without `kept`, the right value is one matrix, so the rows of the left value may have
-        # several dimensions
+        # without `kept`, the right value is a single matrix, so the left value may keep several
+        # dimensions of rows
         rows = [left] if kept or not left else list(left)
         if [len(group) for group in (*rows, summed, right)] != [1] * (len(rows) + 2):
             x = _regrouped(node, [x], [kept + left + summed], [*kept, *rows, summed],

@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops. Most of them emit one elementwise node."""
+"""Converters of ONNX's element-wise ops. Most converters emit one elementwise node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.value_types import TYPES
 
 _ROUNDING = {TensorProto.FLOAT16: "to_float16", TensorProto.BFLOAT16: "to_bfloat16"}
-"""The function that rounds float32 in a cast to a shorter float, which stays float32 in memory."""
+"""For casts to a shorter float, the function that rounds; the result is stored as float32."""
 FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
 """Attributes that affect only casts to 8-bit floats, which gossamer does not compute."""
 
@@ -98,8 +98,9 @@ def _gelu(node: OnnxNode, x: Value) -> Value:
 
 
 def _softplus(x: Value) -> Value:
-    # exp has no positive argument, so it cannot overflow. log(1 + small) has the relative error of
-    # small: in W. Kahan's formula, the rounding of the sum cancels.
+    # The argument of exp is never positive, so that exp cannot overflow. log(1 + small) is computed
+    # by W. Kahan's formula, in which the rounding error of the sum cancels: the relative error of
+    # the result is that of `small`.
     small = (-x.apply("abs")).apply("exp")
     total = small + 1
     logarithm = total.apply("log") * (small / (total - 1))
@@ -127,8 +128,8 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 def _clip(node: OnnxNode) -> None:
     """Convert Clip.
 
-    The bounds are attributes before opset 11, and optional inputs since. The attributes default to
-    the greatest finite numbers.
+    The bounds are attributes before opset 11, and optional inputs from opset 11 on. The attributes
+    default to the lowest and the greatest finite number.
     """
     composer = Composer()
     value = composer.operand(node.required(0))

@@ -64,10 +64,10 @@ def centre(node: OnnxNode, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
     """Return the integers of an input minus a zero point.
 
-    Adds nodes that subtract the zero point, unless a known value is the difference.
+    Adds nodes that subtract the zero point, unless a known value already is this difference.
 
     zero_point: as for Centred.
-    role: the end of new names.
+    role: suffix of new names.
     """
     name = node.required(index)
     known = node.integers.centred.get(name)
@@ -117,10 +117,10 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
                dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
     """Add the node that rounds a value to integers of a dtype and subtracts their zero point.
 
-    value: in units of the scale.
-    is_shifted: whether the zero point, one number, has already been added to the value. Then ties
-    between two of the file's integers round to the even one. Otherwise they round to the integer
-    that is even after the subtraction.
+    value: the value in units of the scale.
+    is_shifted: whether the zero point, one number, has already been added to the value. If so, a
+    tie rounds to the even integer of the file. Otherwise, a tie rounds to the integer whose
+    difference from the zero point is even.
     """
     low, high = RANGES[dtype]
     if is_shifted:
@@ -133,8 +133,8 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
     else:
         value = value.apply("max", constant(node, low - zero_point, "low"))
         value = value.apply("min", constant(node, high - zero_point, "high"))
-    # the bounds are integers, so the clip may precede the rounding; the value facts of the result
-    # are known only if the rounding is the last step
+    # The clip may precede the rounding, because its bounds are integers. The rounding must be the
+    # last step, or the value facts of the result would not be known.
     return Centred(node.emit_expression(value.apply("round"), role), zero_point, dtype)
 
 

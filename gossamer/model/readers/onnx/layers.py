@@ -1,7 +1,7 @@
 """Converters of ONNX's layers, from convolutions and pools to reductions and normalisations.
 
-A layer norm or RMS norm with a constant scale and bias becomes one node. Others, and instance and
-group norms, become reductions and element-wise nodes.
+A layer norm or RMS norm with a constant scale and bias becomes one node. Other layer norms and RMS
+norms, and instance and group norms, become reductions and element-wise nodes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 
 def _is_1d(node: OnnxNode, rank: int) -> bool:
-    """Return whether a window op has one spatial dimension, and so has to become a 2-D op.
+    """Return whether a convolution or pool is 1-D, and has to become a 2-D op.
 
-    rank: number of spatial dimensions. Raises UnsupportedError unless it is 1 or 2.
+    rank: number of spatial dimensions. Raises UnsupportedError unless `rank` is 1 or 2.
     """
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
@@ -28,7 +28,7 @@ def _is_1d(node: OnnxNode, rank: int) -> bool:
 
 
 def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
-    """Return strides, dilations, pads and auto_pad of a window op for two spatial dimensions.
+    """Return strides, dilations, pads and auto_pad of a convolution or pool as for a 2-D op.
 
     rank: number of spatial dimensions in the file.
     """
@@ -56,14 +56,17 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emit a 2-D op. For a 1-D op of the file, insert a dimension of 1 and remove it afterwards."""
+    """Emit a 2-D op.
+
+    For a 1-D op of the file, a dimension of size 1 is inserted before the op and removed after it.
+    """
     if not is_1d:
         node.emit(op, inputs, **attributes)
         return
     flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
     result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
     node.emit("squeeze", [result], axes=(2,))
-    # the layer, not the last step, gets the name of the file's node
+    # give the name of the file's node to the layer instead of the last node
     layer, last = node.graph.nodes[-2:]
     layer.name, last.name = last.name, layer.name
 
@@ -155,8 +158,8 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
     """Return the inputs of a reduction, its attributes, and whether it is the identity.
 
-    The axes are an attribute before opset 18 (13 for ReduceSum), and an input since. An empty list
-    of axes means the same as no list. A reduction without axes may be the identity.
+    The axes are an attribute before opset 18 (13 for ReduceSum), and an input from this opset on.
+    An empty list of axes means the same as no list. A reduction without axes may be the identity.
     """
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes") or None}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
@@ -198,8 +201,8 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
 def _log_sum_exp(node: OnnxNode) -> None:
     """Convert ReduceLogSumExp.
 
-    The greatest element, if finite, is subtracted before the exponential, which then cannot
-    overflow. It is added again at the end.
+    The greatest element, if finite, is subtracted before the exponential, so that the exponential
+    cannot overflow, and is added to the result again.
     """
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
@@ -220,9 +223,10 @@ def _log_sum_exp(node: OnnxNode) -> None:
 def _gemm(node: OnnxNode) -> None:
     """Convert Gemm.
 
-    The attribute alpha is multiplied into a constant b, else it goes into the epilogue. The
-    attribute beta is multiplied into a constant c. A constant c with one value per column becomes
-    the bias. Any other c is multiplied by beta and added in a separate node.
+    The attribute alpha is multiplied into b if b is constant, else it becomes part of the epilogue.
+    The attribute beta is multiplied into c if c is constant. A constant c with one value per column
+    becomes the bias. Any other c is added in a separate node, which multiplies a c that is not
+    constant by beta.
     """
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
@@ -262,8 +266,8 @@ def _matmul(node: OnnxNode) -> None:
 def _batch_norm(node: OnnxNode) -> None:
     """Convert BatchNormalization.
 
-    With training_mode the op normalises by the statistics of its input; its further outputs are
-    weighted means of these statistics and of the stored statistics.
+    With training_mode, the op normalises by the statistics of its input. The op's second and third
+    outputs are weighted means of these statistics and the stored statistics.
     """
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
@@ -314,10 +318,10 @@ def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
 
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
-    """Emit a layer norm or RMS norm as one node if possible, and return whether it was.
+    """Emit a layer norm or RMS norm as one node if possible, and return whether this was possible.
 
-    It is not possible if the scale or the bias depends on the data, or if axis 0 is normalised,
-    since the scale would then be broadcast along the batch.
+    One node is not possible if the scale or the bias depends on the data, or if axis 0 is
+    normalised, since the scale would then be broadcast along the batch.
     """
     x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
     if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):

@@ -26,7 +26,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """Convert Slice. Its bounds are attributes before opset 10, and inputs since."""
+    """Convert Slice. The bounds are attributes before opset 10, and inputs from opset 10 on."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -56,9 +56,9 @@ def _blocks(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Convert Squeeze and Unsqueeze. Before opset 13, their axes are an attribute.
+    """Convert Squeeze and Unsqueeze. Before opset 13, the axes are an attribute.
 
-    A Squeeze without the attribute, or with an empty one, removes all dimensions of size 1.
+    A Squeeze without axes, or with an empty list of axes, removes all dimensions of size 1.
     """
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
@@ -71,7 +71,7 @@ def _squeeze(node: OnnxNode) -> None:
 
 
 def _pad(node: OnnxNode) -> None:
-    """Convert Pad. From opset 11 on, its parameters other than the mode are inputs."""
+    """Convert Pad. From opset 11 on, all parameters except the mode are inputs."""
     attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
     inputs = [node.required(0)]
     if node.opset < 11:
@@ -151,7 +151,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    # accepted, but ignored: it is the type of ONNX's sums, and gossamer's sums are float32
+    # read but not used: the dtype of intermediate values in ONNX, which are float32 in gossamer
     node.attribute("stash_type")
     node.emit("range", [node.required(i) for i in range(3)])
 
@@ -174,7 +174,10 @@ def _scatter_elements(node: OnnxNode) -> None:
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Convert ArgMax and ArgMin: the index of the greatest or least element or first NaN."""
+    """Convert ArgMax and ArgMin.
+
+    The result is the index of the greatest or least element, or of a NaN if there is one.
+    """
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
     output = node.outputs[0]
@@ -187,7 +190,7 @@ def _arg_first(node: OnnxNode) -> None:
 
 
 def _top_k(node: OnnxNode) -> None:
-    """Convert TopK. Its number of elements is an attribute before opset 10."""
+    """Convert TopK. The number of elements is an attribute before opset 10."""
     inputs, attributes = [node.required(0)], {}
     if node.opset < 10:
         count = node.attribute("k")
@@ -211,7 +214,7 @@ def _cum_sum(node: OnnxNode) -> None:
 
 
 def _renamed(op: str, inputs: int, **attributes: tuple[str, Any]) -> Converter:
-    """Return the converter of an operator that differs from gossamer's op in names only.
+    """Return the converter of an operator that differs from gossamer's op only in its names.
 
     op: name of gossamer's op.
     inputs: number of inputs.

@@ -1,8 +1,8 @@
 """Reads the nodes of an ONNX file in three steps.
 
-First, nodes of constants are computed. Second, each other node is converted, or recorded with the
-reason why gossamer does not compute it. Third, nodes with a reason are joined into parts for ONNX
-Runtime.
+First, nodes with constant inputs are computed. Second, each remaining node is converted, or
+recorded with the reason why gossamer does not compute it. Third, the nodes that were recorded with
+a reason are joined into parts, which ONNX Runtime computes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gossamer.model.readers.onnx.quantised import KEEPING, MICROSOFT, QUANTISED
 from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
-"""The oldest opset from which all operators are read. In files with an older opset, an operator is
-read only if it has the same definition in this opset."""
+"""The oldest opset of which all operators are read. In a file with an older opset, an operator is
+read only if its definition is the same as in OLDEST_OPSET."""
 
 _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
 """Prefixes of the names of operators that only quantised networks have."""
@@ -43,12 +43,13 @@ _BOX_CHOICES = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "Batc
 
 
 _CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **EINSUM, **QUANTISED}
-"""The converters of ONNX's own operators. Those in QUANTISED take precedence."""
+"""The converters of ONNX's own operators. Converters in QUANTISED replace others of the same name.
+"""
 
 
 def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo], opset: int,
                keeps_float64: bool, exact: dict[str, np.ndarray]) -> None:
-    """Add the nodes of a file to its graph, which has the constants, inputs and outputs.
+    """Add the nodes of a file to its graph, which already has its constants, inputs and outputs.
 
     inputs: all inputs of the network.
     keeps_float64: whether ONNX Runtime computes the file's float64 values.
@@ -91,7 +92,7 @@ class _Loader:
         self.parts = (Parts(graph, self._types, keeps_float64) if onnx_model.has_runtime()
                       else None)
         self._integers = Integers(Probe(graph) if self.parts is None else self.parts.probe)
-        # for each output of an If with a condition that follows from shapes: the If, its condition
+        # for each output of an If whose condition follows from shapes: the If and the condition
         self._guarded: dict[str, tuple[OnnxNode, bool]] = {}
         if self.parts is not None:
             for value in model.graph.input:
@@ -254,9 +255,9 @@ class _Loader:
         self._integers.probe.add(self._graph.nodes[begin:])
 
     def _unknown(self, nodes: Sequence[OnnxNode]) -> UnsupportedError:
-        """Return the error for a node that nothing computes.
+        """Return the error for a node that neither gossamer nor ONNX Runtime computes.
 
-        nodes: this node and all later ones.
+        nodes: the node and all later nodes.
         """
         first, *others = nodes
         names = [f"{node.source} of domain {quoted(node.proto.domain or 'ai.onnx')}"
@@ -273,7 +274,7 @@ class _Loader:
 def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
     """Turn a CastLike to float16 or bfloat16 into a Cast; return any other node unchanged.
 
-    In the graph these types are float32, so a CastLike would not round.
+    Values of these types are float32 in the graph, so a CastLike to them would not round.
     """
     kind = types.elem_type(node.input[1]) if (
         node.op_type == "CastLike" and len(node.input) == 2) else 0
@@ -290,7 +291,7 @@ def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
 def _known(node: OnnxNode) -> None:
     """Convert a node with results that follow from shapes and constants.
 
-    ONNX's reference computes it during shape inference, so its op needs no algorithm.
+    ONNX's reference computes the node during shape inference, so no algorithm is needed for its op.
     """
     for attribute in node.proto.attribute:
         node.attribute(attribute.name)
@@ -333,8 +334,8 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: set[str], file: str
             ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
     """Return the nodes and the initializers of the branch that an If selects.
 
-    The last nodes are an Identity for each output of the If. Returns None if the branch uses names
-    in `taken`, or if it does not have as many outputs as the If.
+    The last of the returned nodes are an Identity for each output of the If. Returns None if the
+    branch uses names in `taken`, or if it does not have as many outputs as the If.
 
     truth: the condition.
     """
@@ -366,7 +367,7 @@ def _guard(node: Node, condition: OnnxNode, truth: bool) -> None:
 def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
     """Replace outputs that are float64 constants in the file by their float64 values.
 
-    Nodes still read them in float32.
+    Nodes that read these constants still read them in float32.
     """
     for info in graph.outputs:
         if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
@@ -380,7 +381,7 @@ def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
 def _cast_truth_outputs(graph: Graph) -> None:
     """Append a cast to each output that the file declares as bool.
 
-    Booleans are numbers inside a graph.
+    The cast is needed because nodes of a graph return booleans as numbers.
     """
     truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
     if not truths:

@@ -1,6 +1,6 @@
 """Converts a network's metadata to and from the `metadata_props` of an ONNX file.
 
-The fields below are the keys of the texts in `metadata_props`.
+The keys of `metadata_props` are listed below, each with the meaning of its text.
 
 classes: JSON list of the names of the classes.
 outputs: "scores" if the score of a class does not depend on the other classes.
@@ -14,7 +14,7 @@ are decoded from the outputs.
 columns: JSON list with an object for each column of the table that the network was trained on: its
 name, the number that fills an empty cell, and the texts (values) that its cells may hold.
 names: names of the classes as Ultralytics' exporters write them: a dict or, in older files, a list,
-in Python's syntax. They are read if there are no `classes`.
+in Python's syntax. This key is read if the key `classes` is absent.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Return the metadata that a file's texts state.
+    """Return the metadata stored in a file's `metadata_props`.
 
-    A text in another format than that of entries() is ignored, since other programs use the same
-    keys for other things.
+    A text whose format differs from that of entries() is ignored, since other programs use the same
+    keys for other purposes.
     """
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
@@ -65,7 +65,7 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
-    """Return the text for each key of an ONNX file's metadata."""
+    """Return the `metadata_props` that store the metadata: a text for each key."""
     texts: dict[str, str] = {}
     if metadata.classes:
         texts[CLASSES] = json.dumps(metadata.classes)

@@ -1,10 +1,10 @@
 """OnnxNode: a node of an ONNX file while it is converted. Integers: the file's quantised values.
 
 A quantised value holds integers q of few bits for the numbers (q - zero point) * scale. In
-gossamer's graph the value is q - zero point in float32, which holds these integers exactly. Images
-can be padded with zeros, since 0 represents the zero point. The rounding to integers is
-element-wise arithmetic, which is fused into the epilogue of the layer before. If a node reads the
-integers q of the file, they are computed from the float32 value.
+gossamer's graph, the value is the difference q - zero point in float32, which represents these
+integers exactly. Images can be padded with zeros, since the difference of the zero point is 0. The
+rounding to integers is element-wise arithmetic, which is fused into the epilogue of the preceding
+layer. If a node reads the integers q themselves, they are computed from the float32 value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
           for kind in ("int8", "uint8", "int16", "uint16")}
 """The minimum and maximum of the dtypes to which files are quantised."""
 _ANY = (-128.0, 255.0)
-"""Bounds of 8-bit values that may be signed or unsigned."""
+"""The bounds for an 8-bit value of unknown signedness."""
 _MOST_INT32 = 2.0**31
 """Bound of the magnitudes of int32 values."""
 
@@ -92,7 +92,7 @@ class Centred:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the greatest possible value."""
+        """The minimum and maximum possible value."""
         low, high = RANGES.get(self.dtype, _ANY if "8" in self.dtype else (
             -_MOST_INT32, _MOST_INT32))
         if isinstance(self.zero_point, str):
@@ -119,8 +119,9 @@ Requantise = Callable[["OnnxNode", np.ndarray, np.ndarray, str], Centred]
 integers. Its arguments are the QuantizeLinear of the file, the scale and the zero point (one number
 each), and the dtype of the integers.
 
-ONNX Runtime fuses a layer, the nodes that dequantise its inputs, and the node that quantises its
-result into one operator on integers. The function rounds as this operator does."""
+ONNX Runtime fuses a layer, the nodes that dequantise the layer's inputs, and the node that
+quantises its result into one operator on integers. The function rounds as this fused operator does.
+"""
 
 
 class Integers:
@@ -130,7 +131,7 @@ class Integers:
     scaled: for each float value that is integers times a scale, by name, the integers and the
     scale.
     layers: for each float value that a layer computes from integers, by name, the function that
-    rounds it to integers.
+    rounds the value to integers.
     probe: the shapes and dtypes of values.
     """
 
@@ -141,7 +142,7 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop all that is known of the values of a node that gossamer does not compute."""
+        """Drop everything recorded about values, because gossamer does not compute their node."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)

@@ -12,7 +12,7 @@ from gossamer.errors import ModelError, quoted
 from gossamer.onnx_model import subgraphs
 
 SCOPES = "pkg.torch.onnx.name_scopes"
-"""The key of a node's metadata that lists the modules from which PyTorch exported the node."""
+"""The key of the list of PyTorch modules from which a node was exported, in the node's metadata."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -88,8 +88,8 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 def node_name(node: onnx.NodeProto) -> str:
     """Return the name of a node in reports, which need not be unique.
 
-    It is the path of the module of PyTorch that the node was exported from, with its op, such as
-    "layer1.0.conv1/Conv"; else the name in the file; else op and first output.
+    The name is the path of the PyTorch module from which the node was exported, with the node's op,
+    such as "layer1.0.conv1/Conv"; else the node's name in the file; else its op and first output.
     """
     return _given_name(node) or f"{node.op_type}_{next(iter(node.output), '')}"
 
@@ -99,7 +99,7 @@ def _given_name(node: onnx.NodeProto) -> str:
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the path of each module, then the call
     *modules, call = _QUOTED.findall(scopes) or [""]
     if "batch_norm" in call and len(node.input) > 1 and node.input[1].endswith(".weight"):
-        # the exporter folded the batch norm into the layer before it: this node is that layer
+        # this node is a layer into which the exporter folded the batch norm that follows it
         modules.append(node.input[1].removesuffix(".weight"))
     return f"{modules[-1]}/{node.op_type}" if modules and modules[-1] else node.name
 
@@ -113,9 +113,9 @@ def source(node: onnx.NodeProto) -> str:
 class Clusters:
     """Groups of steps that can each be computed as one step.
 
-    A step is the computation of one node: it reads some values and makes others. Steps are added in
-    an order in which they can be computed. A group is connected, and no path leads from a group
-    through steps outside of it back into the group.
+    A step is the computation of one node, which reads some values and makes others. Steps are added
+    in an order in which they can be computed. A group is connected, and no path leads from the
+    group through steps outside of it back into the group.
     """
 
     def __init__(self) -> None:
@@ -132,10 +132,10 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Make a group of the last step that was added, and merge groups that it reads into it.
+        """Make a group of the step, and merge the groups whose values the step reads into it.
 
-        A group is not merged if a path through steps outside of both groups leads from one of them
-        to the other.
+        The step must be the last one that was added. A group is not merged if a path through steps
+        outside of both groups leads from one of the two groups to the other.
         """
         group = step
         self._group[step], self._members[step] = step, [step]
@@ -156,10 +156,10 @@ class Clusters:
         return sorted(self._members.values())
 
     def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
-        """Return lists of groups, as indices, that can be computed together in one step.
+        """Return lists of indices of groups that can be computed together in one step.
 
-        All groups of a list have the same depth, the number of groups on the longest path to them,
-        so none depends on another.
+        The depth of a group is the number of groups on the longest path to it. All groups of a list
+        have the same depth, so none of them depends on another.
 
         groups: some of the groups; steps of other groups are computed alone.
         """

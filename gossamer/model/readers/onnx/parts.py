@@ -26,8 +26,9 @@ from gossamer.onnx_model import MOST_PARAMETERS, subgraphs
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains with operators that ONNX Runtime supports."""
 _CAST_OPSET = 17
-"""The opset of nodes that are added to a file without nodes of ONNX's own domain. All supported
-versions of ONNX Runtime have it; they may not have the newest opset of the onnx package."""
+"""The opset of nodes that are added to a file that uses no operators of ONNX's own domain. All
+supported versions of ONNX Runtime support this opset, but perhaps not the newest one of the onnx
+package."""
 _FLOAT64 = "which is float64; set a precision, such as fp32, to compute it in float32"
 """The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
@@ -51,9 +52,10 @@ class Outcome:
 class Parts:
     """Nodes of a file that ONNX Runtime computes.
 
-    Connected nodes form one part where possible, and so do nodes that do not depend on each other.
-    A value with a shape that depends on the data cannot leave its part, so all its readers belong
-    to the part too. The same holds for a float64 value if `keeps_float64` is set.
+    Connected nodes are grouped into one part where possible; groups that do not depend on each
+    other are then merged. A value whose shape depends on the data cannot leave its part, so all
+    nodes that read it belong to the part too. The same holds for a float64 value if `keeps_float64`
+    is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
@@ -69,10 +71,7 @@ class Parts:
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Return the reason why the values of a node require ONNX Runtime, else "".
-
-        The values are those that the node reads or makes.
-        """
+        """Return why a value that a node reads or makes requires ONNX Runtime, else ""."""
         for name in reads(node):
             if name in self._confined:
                 is_float64 = self._confined[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -87,8 +86,8 @@ class Parts:
     def is_known(self, node: onnx.NodeProto) -> bool:
         """Return whether the results of a node follow from shapes and constants.
 
-        gossamer can then compute them without an algorithm. False if a result is a float64 output
-        of the network, since it would become float32.
+        If so, gossamer can compute the results without an algorithm. Returns False if a result is a
+        float64 output of the network, since the result would become float32.
         """
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
@@ -117,8 +116,8 @@ class Parts:
     def takes(self, node: onnx.NodeProto) -> bool:
         """Return whether ONNX Runtime may compute a node.
 
-        It must support the domains of the node and of the nodes within it, and none of them may be
-        in _REFUSED.
+        ONNX Runtime must support the domains of the node and of all nodes in its subgraphs, and
+        none of these nodes may have an operator in _REFUSED.
         """
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
@@ -152,7 +151,7 @@ class Parts:
     def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
         """Join the nodes that ONNX Runtime computes into parts, and add the parts to the graph.
 
-        Nodes that depend on values that cannot leave their part become the graph's tail.
+        Nodes that depend on a value that cannot leave its part become the graph's tail.
 
         outcomes: the outcomes of all nodes, in order.
         inputs: all inputs of the network.
@@ -224,7 +223,8 @@ class Parts:
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
         """Return the values that a step reads.
 
-        They are the inputs of the file's node, or of the nodes that replace it in gossamer's graph.
+        If `as_in_file` is set or ONNX Runtime computes the node, the values are the inputs of the
+        file's node; otherwise, the inputs of the nodes that replace it in gossamer's graph.
         """
         outcome = self._outcomes[step]
         if as_in_file or outcome.reason:
@@ -232,7 +232,7 @@ class Parts:
         return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Return the tail of these steps.
+        """Return the tail that computes the given steps.
 
         The values that the tail reads become outputs of the graph.
         """
@@ -252,7 +252,7 @@ class Parts:
         needed = {name for node in graph.nodes for name in node.inputs}
         needed.update(info.name for info in graph.outputs if info not in outputs)
         as_in_file = {info.name for info in graph.inputs if info.name not in needed} | made
-        # booleans are numbers in the graph, but not where they are outputs
+        # booleans are numbers within the graph, but bool in its outputs
         as_in_file.update(info.name for info in graph.outputs if info.dtype == "bool")
         graph.inputs = [info for info in graph.inputs if info.name in needed]
         model, read = self._model("tail", members, [info.name for info in outputs],
@@ -272,9 +272,9 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Return an input or output of the network, with the file's dtype if it is as in the file.
+        """Return an input or output of the network, with the file's dtype if in `as_in_file`.
 
-        as_in_file: the names of values that the tail reads or makes as in the file.
+        as_in_file: the names of values that the tail reads or makes in the dtype of the file.
         """
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
@@ -307,9 +307,9 @@ class Parts:
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
         """Return the bytes of a model of some nodes, and the names of the model's inputs.
 
-        crossing: the outputs of the model.
-        as_in_file: inputs and outputs that keep the type of the file; all others have their type in
-        gossamer's graph.
+        crossing: names of the outputs of the model.
+        as_in_file: names of inputs and outputs that keep their type in the file; all others have
+        their type in gossamer's graph.
         """
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
@@ -363,7 +363,7 @@ class Parts:
                 return []
             graph.input.append(helper.make_tensor_value_info(value, kind, None))
             if dtype != constant.dtype:
-                # other nodes read the constant in float32
+                # under a new name, because other nodes read the constant in float32
                 value = unused_name(names, f"{value}.as_in_file")
                 names.add(value)
                 self._graph.constants[value] = onnx.numpy_helper.to_array(tensor)
@@ -378,9 +378,9 @@ class Parts:
             inner = unused_name(taken, f"{value}.as_number")
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
-        # ONNX Runtime gets only the rank. With all shapes, it would replace operators that ONNX
-        # defines as functions by the operators of these functions. With the rank, it refuses
-        # operators that would end the process.
+        # Pass only the rank to ONNX Runtime. If the sizes were known, ONNX Runtime would expand
+        # operators that ONNX defines as functions. If the rank were unknown, ONNX Runtime would not
+        # refuse some operators that crash the process.
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
             shape = [None] * len(shape) if self._keeps_rank(value) else None

@@ -1,4 +1,4 @@
-"""Converters of the ops of QONNX, with which Brevitas and other tools write quantised networks.
+"""Converters of QONNX's ops, which Brevitas and other tools use to write quantised networks.
 
 See A. Pappalardo et al., "QONNX: representing arbitrary-precision quantized neural networks", arXiv
 2206.07527, 2022.

@@ -1,10 +1,10 @@
 """Converters of ONNX's operators on quantised values.
 
-They include layers of floats between DequantizeLinear and QuantizeLinear, and the quantised
+The operators include float layers between DequantizeLinear and QuantizeLinear, and the quantised
 operators of ONNX Runtime's domain com.microsoft.
 
-Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
-the order of ONNX Runtime, so the results are the same integers as in ONNX Runtime.
+Sums are computed from integers, without rounding. All arithmetic on the sums is in float32, with
+the order of operations of ONNX Runtime, so the results are the same integers as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from gossamer.model.readers.onnx.value_types import TYPES
 
 def _quantise(node: OnnxNode) -> None:
     """Convert QuantizeLinear: clip(round(x / scale) + zero point)."""
-    # `saturate` affects only 8-bit floats, and x is divided in float32 whatever `precision` is
+    # accepted but not used: `saturate` affects only 8-bit floats, and x is divided in float32 for
+    # any `precision`
     node.allow("saturate", "precision")
     _refuse_blocks(node)
     x = node.required(0)
@@ -54,7 +55,7 @@ def _quantise(node: OnnxNode) -> None:
         raise node.unsupported(f"quantises to {dtype}; gossamer computes {', '.join(RANGES)}")
     known = node.integers.scaled.get(x)
     if known is not None and known.array is None and are_same(known.scale, scale):
-        # integers that are multiplied and divided by the same scale stay the same
+        # multiplying and dividing integers by the same scale does not change them
         if known.integers.dtype == dtype and are_same(known.integers.zero_point, zero):
             give(node, known.integers, node.outputs[0])
             return
@@ -92,7 +93,7 @@ def _refuse_blocks(node: OnnxNode) -> None:
 def _quantise_dynamically(node: OnnxNode) -> None:
     """Convert DynamicQuantizeLinear.
 
-    Its scale and zero point follow from the least and the greatest of the input's values and 0.
+    The scale and zero point are computed from the range [min(x, 0), max(x, 0)].
     """
     x, (output, scale_name, zero_name) = node.required(0), node.outputs
     greatest = node.emit("reduce", [x], "greatest", kind="max", axes=None, keepdims=False)
@@ -115,8 +116,8 @@ def _quantise_dynamically(node: OnnxNode) -> None:
 def _cast(node: OnnxNode) -> None:
     """Convert Cast.
 
-    A cast of quantised integers to float32 is computed from the float32 value that represents the
-    integers.
+    If the input is quantised, a cast to float32 is computed from the float32 value that represents
+    the integers.
     """
     known = node.integers.centred.get(node.input(0))
     if known is None or node.attribute("to", 0) not in (TensorProto.FLOAT, TensorProto.DOUBLE):
@@ -128,9 +129,9 @@ def _cast(node: OnnxNode) -> None:
 
 
 def _selecting(node: OnnxNode, converter: Converter) -> None:
-    """Convert an op with outputs that hold values of its input.
+    """Convert an op that only moves or selects elements of its input, such as Reshape or MaxPool.
 
-    If the input is quantised with one scale and one zero point, the op selects from the integers
+    If the input is quantised with one scale and one zero point, the op is applied to the integers
     minus the zero point.
     """
     source, outputs = node.input(0), list(node.outputs)
@@ -165,9 +166,9 @@ def _max_pool(node: OnnxNode) -> None:
 
 
 def _reduce_min(node: OnnxNode) -> None:
-    """Convert ReduceMin, which negates the maximum of the negated numbers.
+    """Convert ReduceMin to the negative of the maximum of the negated numbers.
 
-    Integers are refused, since not all of them have a negative.
+    Integers are refused, since the smallest integer of a dtype cannot be negated.
     """
     dtype = node.dtype(node.required(0))
     if dtype not in (None, "float32", "bool"):
@@ -178,8 +179,8 @@ def _reduce_min(node: OnnxNode) -> None:
 def _concat(node: OnnxNode) -> None:
     """Convert Concat.
 
-    Integers are concatenated if all inputs are integers times the same scale, or integers with the
-    same zero point.
+    The concatenation is of integers if all inputs are integers times the same scale, or integers
+    with the same zero point.
     """
     scaled = [node.integers.scaled.get(name) for name in node.inputs]
     centred = [node.integers.centred.get(name) for name in node.inputs]
@@ -209,7 +210,7 @@ def _concat(node: OnnxNode) -> None:
 def _averaging(node: OnnxNode, converter: Converter) -> None:
     """Convert an average.
 
-    If the input is integers times a scale, the result is the average of the integers times the
+    If the input is integers times a scale, the integers are averaged and then multiplied by the
     scale.
     """
     scaled = node.integers.scaled.get(node.input(0))
@@ -233,10 +234,10 @@ def _averaging(node: OnnxNode, converter: Converter) -> None:
 
 def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero: np.ndarray,
                   dtype: str) -> Centred:
-    """Return the integers of a sum of two values, and add the node that computes them.
+    """Add the node that computes the integers of a sum of two values, and return the integers.
 
-    Both values are integers times a scale. The node rounds as ONNX Runtime does, which adds all
-    zero points as one number.
+    Both values are integers times a scale. The node rounds as ONNX Runtime does, which combines all
+    zero points into one addend.
 
     a, b: the values; their zero points must be arrays.
     scale, zero, dtype: the scale, zero point and dtype of the sum.
@@ -349,7 +350,7 @@ def _qlinear_concat(node: OnnxNode) -> None:
 
 
 def _qgemm(node: OnnxNode) -> None:
-    """Convert QGemm. Its result is integers if the node has a scale for it, else floats."""
+    """Convert QGemm. The result is integers if the node has a scale for the result, else floats."""
     a, a_scale, _ = _input(node, 0, "a")
     node.only("transA", 0)
     matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))

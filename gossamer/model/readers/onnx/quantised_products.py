@@ -1,8 +1,8 @@
 """Converters of ONNX's convolutions and matrix products on quantised values.
 
-They include convolutions and products of floats between DequantizeLinear and QuantizeLinear. Sums
-of products of integers are exact in float32: a sum that might be too large is computed in slices of
-channels.
+This includes float convolutions and products between DequantizeLinear and QuantizeLinear. Sums of
+products of integers are exact in float32: a sum that might be too large is split into sums over
+slices of the channels.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from gossamer.model.readers.onnx.node import Centred, Converter, OnnxNode, Scale
 NO_ZERO = np.zeros((), np.float32)
 """The zero point of integers that have none."""
 _LARGEST = 2.0**24
-"""The largest magnitude up to which float32 holds all integers exactly."""
+"""The magnitude up to which float32 represents all integers exactly."""
 _MULTIPLES = (64, 16, 8)
-"""Kernels prefer a multiple of one of these numbers as the number of input channels. The best comes
-first."""
+"""Numbers of input channels that are multiples of these are efficient for kernels; the best first.
+"""
 _UNIT = 2.0**12
-"""The sums of more than two slices are added in two steps: the multiples of this unit, and the
-remainders. The total of each step is exact in float32."""
+"""If there are more than two slices, their sums are each split into a multiple of this unit and a
+remainder. The multiples and the remainders are added separately, so that both totals are exact in
+float32."""
 
 
 def _is_one_per_row(scale: np.ndarray, weight: np.ndarray) -> bool:
-    """Return whether a scale that broadcasts to weights is one number, or one per row."""
+    """Return whether a scale that broadcasts to weights is one number, or one number per row."""
     return scale.size == 1 or (scale.size == weight.shape[0] == scale.shape[0]
                                and scale.ndim == weight.ndim)
 
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
-    """Return one number, or one per channel, in a shape that broadcasts to images.
+    """Reshape an array of one number, or of one number per channel, to broadcast to images.
 
     rank: number of dimensions of the images.
     """
@@ -104,8 +105,8 @@ def _conv(node: OnnxNode) -> None:
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
     """Return a vector with one scale per channel.
 
-    A single scale is repeated for all channels: as a number in the kernel's code, it would prevent
-    layers of one shape with different scales from sharing a kernel.
+    A single scale is repeated for all channels. Otherwise, it would become a number in the kernel's
+    code, so that layers of the same shape with different scales could not share a kernel.
     """
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
@@ -144,9 +145,9 @@ def _give_scaled(node: OnnxNode, sums: Sequence[str], scale: np.ndarray,
 
 
 def _in_units(bias: Scaled | None, scale: np.ndarray) -> np.ndarray | None:
-    """Return the integers that are the bias when they are multiplied by `scale`.
+    """Return bias / scale as integers.
 
-    Returns None if the bias has another scale, or if float32 does not hold the integers.
+    Returns None if the bias has another scale, or if float32 cannot represent the integers.
 
     scale: one number per channel.
     """
@@ -194,7 +195,7 @@ def _matrix_product(node: OnnxNode) -> None:
 
 
 def of_columns(array: np.ndarray) -> np.ndarray:
-    """Return one number, or one per column, in a shape that broadcasts to rows of a matrix."""
+    """Reshape an array of one number, or of one number per column, to broadcast to rows."""
     return array.reshape(-1 if array.size > 1 else ())
 
 
@@ -220,7 +221,7 @@ def _qlinear_conv(node: OnnxNode) -> None:
 def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) -> None:
     """Raise ModelError unless scale and zero point of the weights have the right sizes.
 
-    Each must be one number, or one per output channel.
+    Each must be one number, or one number per output channel.
     """
     for what, array in (("scale", scale), ("zero point", zero)):
         if array.size not in (1, rows):
@@ -298,8 +299,8 @@ def _qlinear_matmul(node: OnnxNode) -> None:
 def _zero_point(node: OnnxNode, index: int, *, per_column: bool = False) -> np.ndarray | str:
     """Return the zero point of one factor of a product of integers.
 
-    It is an array of one number or, if `per_column` is set, possibly of one number per column. If
-    the zero point depends on the data, its name is returned.
+    The result is an array of one number or, if `per_column` is set, possibly of one number per
+    column. If the zero point depends on the data, its name is returned.
     """
     name = node.input(index)
     if not name:
@@ -344,11 +345,11 @@ def _give_sums(node: OnnxNode, sums: list[str]) -> None:
 
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
-    """Return slices (begin, end) of the input channels with sums that float32 holds exactly.
+    """Return slices (begin, end) of the input channels with sums that are exact in float32.
 
-    There are as few slices as possible. The sum of each slice, and each partial sum in any order,
-    is exact for all inputs within bounds. Where possible, all slices but the last have the same
-    number of channels, a multiple of one of _MULTIPLES.
+    The number of slices is as small as possible. The sum of each slice, and each of its partial
+    sums in any order, is exact for all inputs within `bounds`. Where possible, all slices but the
+    last have the same number of channels, a multiple of one of _MULTIPLES.
 
     weight: integers (rows, channels, ...), one row per output channel.
     bounds: the least and the greatest input; zeros of padding may occur as well.
@@ -376,8 +377,8 @@ def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
 def _greedy(reached: np.ndarray) -> list[tuple[int, int]]:
     """Return the fewest slices, each as long as possible.
 
-    reached: the largest positive and negative sums (2, rows, channels) of each input channel, none
-    above _LARGEST.
+    reached: the largest magnitudes of positive and of negative sums (2, rows, channels) for each
+    input channel, none above _LARGEST.
     """
     found, begin = [], 0
     while begin < reached.shape[2]:
@@ -409,7 +410,7 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 def total(sums: Sequence[str]) -> Value:
     """Return the sum of some values.
 
-    A sum of integers that is larger than float32 holds exactly is rounded only once.
+    If float32 cannot represent the sum of the integers exactly, the sum is rounded only once.
     """
     c = Composer()
     values = [c.operand(name) for name in sums]
@@ -437,7 +438,7 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raise UnsupportedError if float32 may not hold a sum of products exactly.
+    """Raise UnsupportedError if a sum of products may not be exact in float32.
 
     depth: number of products of two run-time values; None if unknown.
     first, second: the largest magnitudes of the factors.

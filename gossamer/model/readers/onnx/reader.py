@@ -52,11 +52,11 @@ _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 _NAMES_OF_EXPORTERS = ("", "main", "main_graph", "torch_jit", "torch-jit-export")
 """Names that exporters give to every graph."""
 MOST_EXPANDED = 2**14
-"""The most nodes that a file may gain when calls of functions are replaced by the functions' nodes.
-ONNX Runtime expands this many within 5 s on one core; twice as many need more than twice the
-time."""
+"""Maximum number of nodes by which a file may grow when calls of functions are replaced by the
+nodes of the functions. ONNX Runtime expands calls to this many nodes within 5 s on one core; twice
+as many nodes take more than twice as long."""
 MOST_NESTED = 100
-"""The deepest nesting of calls of functions, which the onnx package follows recursively."""
+"""Maximum nesting depth of calls of functions, which the onnx package follows recursively."""
 _Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
 
@@ -67,8 +67,8 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
     outputs: names of the outputs to read, in this order; None for all. Nodes that only other
     outputs need are not read.
-    narrows: whether float64 becomes float32, as it always does without ONNX Runtime. Otherwise
-    float64 values stay in parts that ONNX Runtime computes.
+    narrows: whether float64 becomes float32; without ONNX Runtime, it always does. Otherwise, ONNX
+    Runtime computes the parts with float64 values.
     Raises InputError if the file is absent or lacks an output of `outputs`; ModelError if the file
     is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
     gossamer does not compute.
@@ -279,7 +279,7 @@ def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
-    """Return the value with its first dimension open, if this dimension is the batch."""
+    """Return the value with an open first dimension if that dimension is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
@@ -288,8 +288,8 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 def check_expansion(model: onnx.ModelProto, file: str) -> None:
     """Raise ModelError for a file that would take too long to read.
 
-    Its functions must not call themselves or expand to too many nodes. The shape inference of the
-    onnx package must end for each equation of Einsum.
+    The file's functions must not call themselves, and must not expand to too many nodes. Equations
+    of Einsum must not make the onnx package's shape inference run forever.
     """
     functions = {(each.domain, each.name, getattr(each, "overload", "")):
                  list(nodes_within(each.node)) for each in model.functions}

@@ -1,7 +1,7 @@
 """The types and shapes of a file's values, as far as they are known while the file is read.
 
-FileTypes has their types in the file, found by ONNX's own inference. Probe has their shapes and
-dtypes in gossamer's graph at one size of the network's inputs.
+FileTypes holds the types of values in the file, as inferred by ONNX. Probe holds the shapes and
+dtypes of values in gossamer's graph, at one size of the network's inputs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ TYPES: dict[int, str] = {
     **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
                                     TensorProto.BFLOAT16)},
 }
-"""The dtype in a graph of tensors of each ONNX type."""
+"""For each ONNX type, the dtype that tensors of this type have in a graph."""
 _OPEN_SIZE = 256
 """The size that a probe uses for a dimension that the file leaves open."""
 OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions in a second probe, which shows what depends on these sizes."""
+"""The sizes of open dimensions in a second probe: what differs between the probes depends on them.
+"""
 
 
 class FileTypes:
@@ -85,7 +86,7 @@ class FileTypes:
     def value_info(self, name: str) -> onnx.ValueInfoProto:
         """Return the declaration of a value, with its type in the file if it is known.
 
-        The shape of a node's result is omitted: ONNX Runtime infers it better.
+        The shape of a node's result is omitted, because ONNX Runtime infers more precise shapes.
         """
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if is_untyped(info):
@@ -115,7 +116,7 @@ class FileTypes:
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """Return a tensor for a value, in the file's type.
 
-        It is the initializer `name` if the file has it, else a tensor that holds `array`.
+        Returns the initializer `name` if the file has one, else a tensor that holds `array`.
         """
         if name in self.initializers:
             return self.initializers[name]
@@ -152,7 +153,7 @@ def is_untyped(value: onnx.ValueInfoProto) -> bool:
 def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
     """Return whether a value is a numeric tensor that gossamer computes with.
 
-    A value without a type counts as one.
+    A value without a type counts as a numeric tensor.
 
     keeps: whether ONNX Runtime computes float64.
     """
@@ -164,7 +165,7 @@ def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
 def has_float64(graph: onnx.GraphProto) -> bool:
     """Return whether values of a graph may be float64.
 
-    They may be if an input, output, constant or attribute is float64.
+    Values may be float64 if an input, output, constant or attribute is float64.
     """
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(

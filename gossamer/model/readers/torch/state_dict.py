@@ -23,12 +23,13 @@ from gossamer.model.readers.torch.unpickle import MalformedPickle, Name, load
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
-"""The numbers in the first two pickles of a file of torch before 1.6."""
+"""The magic number and the protocol version: the first two pickles in a file of torch before 1.6.
+"""
 _MAX_DIMENSIONS = 32
-"""The most dimensions of a tensor: the limit of NumPy 1."""
+"""Maximum number of dimensions of a tensor: the limit of NumPy 1."""
 _MAX_EXPANSION = 8
-"""The largest allowed ratio of the bytes of all tensors to the bytes of the file. Tensors may share
-a storage, but few do."""
+"""Maximum ratio of the bytes of all tensors to the bytes of the file. It allows for tensors that
+share a storage, which few do."""
 
 _DTYPES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -220,7 +221,10 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Return a tensor within its storage. Raises MalformedPickle for other tensors."""
+    """Return a view of a storage.
+
+    Raises MalformedPickle if the view is malformed or exceeds the storage.
+    """
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):

@@ -22,7 +22,7 @@ class MalformedPickle(ValueError):
 
 @dataclass(frozen=True)
 class Name:
-    """A function or class that the pickle names. It is never imported."""
+    """A function or class that the pickle names, which is never imported."""
 
     module: str
     name: str
@@ -35,7 +35,7 @@ _PUSH_ARGUMENT = {
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING",
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
 }
-"""Opcodes that push their argument on the stack."""
+"""Opcodes that push their argument onto the stack."""
 _PUSH_VALUE: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
     "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
@@ -140,7 +140,7 @@ class _Machine:
             arguments, function = _expect(stack.pop(), tuple), _expect(stack.pop(), Name)
             stack.append(self.call(function, arguments))
         elif opcode == "BUILD":
-            # only an ordered dict has attributes (torch keeps versions there): they are dropped
+            # drop the attributes, which only an ordered dict has (torch keeps versions there)
             stack.pop()
             _expect(stack[-1], dict)
         elif opcode == "BINPERSID":
@@ -162,7 +162,7 @@ def _with_items(target: dict, values: list[Any]) -> dict:
     if len(values) % 2:
         raise MalformedPickle("has a key without a value")
     for key, value in zip(values[::2], values[1::2], strict=True):
-        # exact types: hashing a deeply nested tuple would overflow the C stack
+        # allow only these types, because hashing a deeply nested tuple would overflow the C stack
         if type(key) not in (str, int):
             raise MalformedPickle(f"has a dictionary key of type {type(key).__name__}")
         target[key] = value
