@@ -31,9 +31,7 @@ class SummaryRow:
 
 
 def summarise(static: StaticGraph) -> list[SummaryRow]:
-    """Return a row for each node in order.
-
-    The batch size is the graph's.
+    """Return a row for each node in order, at the batch size of the graph.
 
     A constant that several nodes read counts for the first of them.
     """
@@ -56,12 +54,10 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Return each weighted layer's LayerForm, by node name.
+    """Return the LayerForm of each convolution and product with weights, by node name.
 
-    The layers are convolutions and products with weights.
-
-    It says whether bits, trits or floats would compute the layer, as far as this is known before a
-    plan is made.
+    The LayerForm says whether bits, trits or floats would compute the layer, as far as this is
+    known before a plan is made.
     """
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if not layer.is_reshape]
