@@ -526,8 +526,7 @@ class Plan(CallablePlan):
 
     @property
     def _own_choices(self) -> StoredChoices | None:
-        """The stored choices; None if there are none, or if they were made for other input
-        sizes."""
+        """The stored choices; None without any, or if other input sizes made them."""
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:
