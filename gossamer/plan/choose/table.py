@@ -191,8 +191,7 @@ class Table:
         return LEAST_SHARE * conversion_us(source, target, self.device)
 
     def conversion(self, layer: Layer) -> MeasuredLayer:
-        """Return a conversion without candidates yet; packed values are not converted on the
-        host."""
+        """Return a conversion without candidates; packed values are not converted on the host."""
         refusal, device = self.tuner.space.refusal_reason, self.device
         if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
             able, reasons = able_on(layer.problem, device, refusal)
