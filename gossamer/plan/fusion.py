@@ -282,8 +282,8 @@ def source_of(layer: Layer, error: InputError) -> str:
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
     """Raise UnsupportedError for nodes that ONNX Runtime refuses.
 
-    Only nodes that no other library can compute are checked. The user sees the error, which names
-    the node, before the plan is first called.
+    Only nodes that nothing but ONNX Runtime can compute are checked. The user sees the error, which
+    names the node, before the plan is first called.
 
     layers: returns the layers at a batch size. Errors that this function raises are ignored here,
     because calls of the plan raise them again.

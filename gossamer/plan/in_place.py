@@ -52,8 +52,8 @@ def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
                      outputs: Sequence[_T]) -> tuple[_T, Sequence[_T]]:
     """Return the values of the whole tensor and of its parts.
 
-    The whole is the output of a concatenation, and its inputs are the parts. For a copy the whole
-    is the input, and the output is the only part.
+    For a concatenation, the whole is the output, and the parts are the inputs. For a copy, the
+    whole is the input, and the only part is the output.
     """
     return (outputs[0], inputs) if isinstance(problem, ConcatProblem) else (inputs[0], outputs)
 

@@ -48,7 +48,8 @@ class OpenPlan(Closable):
     graph : Graph
         The network.
     device : Device
-        The device that runs the network. policy : Policy
+        The device that runs the network.
+    policy : Policy
         The decisions about the choice of algorithms.
 
     Attributes

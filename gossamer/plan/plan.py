@@ -142,8 +142,8 @@ class Plan(CallablePlan):
     def choose_beside(self, other: Plan) -> None:
         """Make this plan and another of the same kind of device choose one at a time.
 
-        If one plan has measured candidates for a batch size, the other plan finds their times in
-        the cache.
+        If one plan has measured candidates for a batch size, the other plan does not measure them
+        again.
 
         Parameters
         ----------
@@ -526,7 +526,7 @@ class Plan(CallablePlan):
 
     @property
     def _own_choices(self) -> StoredChoices | None:
-        """The stored choices; None without any, or if other input sizes made them."""
+        """The stored choices; None without any, or if made for other input sizes."""
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:

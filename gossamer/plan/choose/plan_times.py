@@ -27,8 +27,8 @@ _SAMPLE_US = 1e4
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
     """Return whether a program is faster beyond the samples' spread.
 
-    Its upper quartile must be below the other program's lower quartile. False unless both programs
-    run.
+    The upper quartile of its times must be below the lower quartile of the other program's times.
+    False unless both programs run.
     """
     return (time.timing is not None and other.timing is not None
             and time.timing.p75_us < other.timing.p25_us)

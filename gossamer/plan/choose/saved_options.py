@@ -193,7 +193,7 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
     """Yield a precision's variants, then those of all precisions.
 
-    The wanted variant is usually among the first, and libraries take long to list all precisions.
+    The variants of other precisions come last, because libraries take long to list them.
     """
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)

@@ -156,8 +156,8 @@ class Member:
 class Members:
     """The devices that share work.
 
-    A device is left out if it is lost, or if another device computes a batch on which it failed. A
-    device that fails because of too little memory is not left out.
+    A device is left out if it is lost, or if it fails on a batch that another device then computes.
+    A device that fails because of too little memory is not left out.
     """
 
     def __init__(self, plans: Sequence[Calls]) -> None:

@@ -50,7 +50,7 @@ class Lifetime:
 def allocate(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Return every value's byte offset, and the arena's size.
 
-    Values are placed one by one by decreasing size, and those of equal size by the begin of their
+    Values are placed one by one by decreasing size, and those of equal size by the start of their
     lifetimes. Each value is placed in the lowest gap that is large enough between the already
     placed values whose lifetimes overlap its own.
     """

@@ -22,7 +22,7 @@ from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
-"""The begin of the reason in reports for a candidate that was left out."""
+"""Start of the reason in reports for a candidate that was left out."""
 _FUSED = 1.25
 """Maximum ratio of a fusion's time to the time of its unfused layers at which the fusion may still
 pay off. It exceeds 1 because a fusion may save conversions."""
