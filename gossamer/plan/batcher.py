@@ -58,9 +58,9 @@ class Batcher(Closable):
         Seconds within which results are wanted, such as 0.005. Batch sizes for which the plan takes
         longer are not used. By default the batcher only maximises the images per second.
     most : int, default 64
-        The largest number of images in a batch.
+        Maximum number of images in a batch.
     queue : int, default 1024
-        Largest number of images that may wait. A request that does not fit into the queue is
+        Maximum number of images that may wait. A request that does not fit into the queue is
         refused.
 
     Attributes

@@ -27,7 +27,7 @@ class BuildCost:
 
     seconds: elapsed time of the preparation in this process, plus that in the worker process that
     built the variant in advance. The time includes waiting for variants that are built at the same
-    time. Packed weights and kernels that already existed count as zero.
+    time. Packed weights and kernels that already existed take no time.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, if known, of the code of kernels; None on the host. Memory
     that a vendor's library allocates for itself is not known.

@@ -25,7 +25,7 @@ from gossamer.plan.program import Location, Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
-"""Largest number of bytes of a tensor that a kernel loads, copies or stores at once."""
+"""Maximum number of bytes of a tensor that a kernel loads, copies or stores at once."""
 _T = TypeVar("_T")
 
 
@@ -36,9 +36,7 @@ def is_conversion(problem: Problem | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _slices(problem: Problem) -> Sequence[CopyProblem]:
-    """Return the copies that undo a concatenation.
-
-    They extract its inputs from its output.
+    """Return the copies that extract a concatenation's inputs from its output.
 
     For a copy, this is the copy itself: its output is its only part. Other problems have no parts.
     """
@@ -145,8 +143,8 @@ def _is_unchanged(variant: Variant) -> bool:
 def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
     """Return whether a problem is likely to copy nothing.
 
-    It may be a conversion of an input, a concatenation or a slice whose formats allow this. Only
-    the whole program shows whether the other layers allow it, too.
+    Such problems are conversions of inputs, concatenations and slices whose formats allow this.
+    Only the whole program shows whether the other layers allow it, too.
     """
     if is_conversion(problem):
         return _is_unchanged(variant)

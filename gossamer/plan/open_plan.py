@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 _MOST_PLANS = 16
-"""Largest number of sizes for which plans are kept."""
+"""Maximum number of sizes for which plans are kept."""
 
 Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input without the batch, with the axes in the network's order."""

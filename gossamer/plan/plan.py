@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
-"""Largest number of batch sizes whose programs are kept."""
+"""Maximum number of batch sizes whose programs are kept."""
 
 
 class Plan(CallablePlan):

@@ -82,7 +82,7 @@ class MLP(Predictor):
         Number of samples per update; 1 is online training. None means 200, or all samples if there
         are fewer.
     epochs : int
-        Largest number of epochs; an epoch is one pass over all samples.
+        Maximum number of epochs; an epoch is one pass over all samples.
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None

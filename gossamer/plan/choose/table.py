@@ -156,8 +156,8 @@ class Table:
     def likely_us(self, node: MeasuredLayer, candidate: Candidate) -> float:
         """Return a candidate's cost in a plan in microseconds.
 
-        It is the measured or estimated time, or a small share of it if the layer is likely to copy
-        nothing.
+        The cost is the measured or estimated time, or a small share of this time if the layer is
+        likely to copy nothing.
         """
         is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
         return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
@@ -165,8 +165,8 @@ class Table:
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
         """Return the cost of a format conversion in microseconds.
 
-        It is the measured time, or a lower bound before it is measured. Infinite if no algorithm
-        supports the conversion.
+        The cost is the measured time, or a lower bound until it is measured. Infinite if no
+        algorithm supports the conversion.
         """
         change = self._change(value, source, target)
         if change not in self._conversions:

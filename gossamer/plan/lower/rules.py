@@ -51,7 +51,7 @@ fewer; larger inputs are indices or masks."""
 def optimised_for(graph: Graph, device: Device) -> Graph:
     """Return the optimised graph for a device's plans.
 
-    It has the same results as `graph`.
+    The optimised graph has the same results as `graph`.
     """
     return optimise(graph, channels_first=device.compiles,
                     chooses_by_weights=device.compiles and not device.on_processors)

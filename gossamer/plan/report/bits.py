@@ -98,7 +98,7 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
     """Return the convolutions of a problem: itself, or those of a fusion.
 
-    A matrix product counts as a convolution of images of one pixel.
+    A matrix product is treated as a convolution of images of one pixel.
     """
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)

@@ -12,7 +12,7 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 
 _MOST_NAMED = 3
-"""Largest number of nodes that a sentence names."""
+"""Maximum number of nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:

@@ -33,7 +33,7 @@ class SummaryRow:
 def summarise(static: StaticGraph) -> list[SummaryRow]:
     """Return a row for each node in order, at the batch size of the graph.
 
-    A constant that several nodes read counts for the first of them.
+    A constant that several nodes read is counted only for the first of these nodes.
     """
     counted: set[str] = set()
     flops = flops_by_node(static)

@@ -34,7 +34,7 @@ from gossamer.plan.run.contexts import Contexts
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
-"""Largest number of known forms of calls."""
+"""Maximum number of known forms of calls."""
 _NUMBERS = "biufc"
 """Values of dtype.kind of numeric NumPy arrays."""
 

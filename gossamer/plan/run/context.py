@@ -125,7 +125,7 @@ class Context:
         arrays: the inputs in order, already checked: they have the inputs' shapes, and dtypes that
         convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
-        graph: queues an execution on these arrays and results.
+        graph: enqueues an execution on these arrays and results.
         """
         if self._whole is not None and not debug.logger.isEnabledFor(logging.DEBUG):
             outputs = self._whole(arrays)
@@ -155,7 +155,7 @@ class Context:
 
     def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
                graph: Transfer | None = None, computing: Any = None) -> Finish:
-        """Queue an execution; the caller holds the lock.
+        """Enqueue an execution; the caller holds the lock.
 
         For new results a graph of the copies and steps is captured once the kernels are loaded, and
         replayed from then on.
@@ -293,7 +293,7 @@ class Context:
         self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
-        """Queue all steps on the current contents of the buffers.
+        """Enqueue all steps on the current contents of the buffers.
 
         The first execution loads kernels. If the device has graphs and no step runs on the host,
         the second execution is captured as a graph, which is replayed from then on.

@@ -75,7 +75,7 @@ class Lanes:
 
     def begun(self, lane: Context, arrays: Sequence[np.ndarray]
               ) -> Callable[[], Sequence[np.ndarray]]:
-        """Queue a batch of host arrays on a lane.
+        """Enqueue a batch of host arrays on a lane.
 
         Returns the function that waits for the batch's outputs.
         """
@@ -122,9 +122,9 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
 
 
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
-    """Queue a batch of device arrays on the caller's stream.
+    """Enqueue a batch of device arrays on the caller's stream.
 
-    Such arrays need no copy, and therefore no lane.
+    Arrays on the device need no copy, and therefore no lane.
     """
     stream = binding.callers_stream(inputs[0])
     outputs = calls(inputs)
@@ -217,7 +217,7 @@ class Members:
 class BatchTask:
     """A batch that one of the devices computes.
 
-    begin: queues the batch on a lane.
+    begin: enqueues the batch on a lane.
     result: receives the batch's result, or an error.
     name: adds the caller's name of the batch to an error.
     """

@@ -23,7 +23,7 @@ MOST_STAGED_BYTES = 2**21
 the driver copies larger pageable arrays in less time."""
 
 Finish = Callable[[], Sequence[np.ndarray]]
-"""Function that waits for a queued execution, and returns its outputs."""
+"""Function that waits for an enqueued execution, and returns its outputs."""
 Transfer = Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Finish]
 """Function that enqueues an execution by a captured graph. It takes inputs of the graph's shapes,
 whose dtypes convert to the graph's dtypes, and the arrays that receive the outputs; None for new
@@ -49,10 +49,10 @@ class HostTransfers:
 
     def begin(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
               execute: Callable[[Any], None]) -> Finish:
-        """Queue an execution, and return a function for its results.
+        """Enqueue an execution, and return a function for its results.
 
         The function waits for the execution, fills contiguous results and returns them. The
-        function has to be called before the next execution is queued, and inputs in page-locked
+        function has to be called before the next execution is enqueued, and inputs in page-locked
         memory must not change until it returns.
 
         execute: executes the program on a stream.
@@ -82,11 +82,11 @@ class HostTransfers:
 
     def captured(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
                  steps: Callable[[Any], None], *, in_place: bool) -> Transfer | None:
-        """Capture a graph of the copies and steps; return the function that queues it.
+        """Capture a graph of the copies and steps; return the function that enqueues it.
 
         None if not all arrays are copied from and to page-locked memory.
 
-        steps: queues the program's steps on a stream.
+        steps: enqueues the program's steps on a stream.
         in_place: whether page-locked arrays of the caller are read and written in place, because
         the caller keeps them as long as the graph exists. Otherwise such arrays are not captured.
         """

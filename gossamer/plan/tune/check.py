@@ -28,7 +28,7 @@ _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
 _ITEMS = 256
 """Work-items per work-group, as in check.cl."""
 _MOST_GROUPS = 1024
-"""Largest number of work-groups that fill memory or search it for guard bytes."""
+"""Maximum number of work-groups that fill memory or search it for guard bytes."""
 _BLOCKS = 64
 """Minimum number of work-groups that compare a large image. If few images are compared, there are
 more work-groups for each."""
@@ -209,7 +209,7 @@ def checks_in_memory(device: Device) -> bool:
 def handles(spec: TensorSpec) -> bool:
     """Return whether the device can compare tensors of a spec.
 
-    They have to be floats without padding, of at most four dimensions.
+    The tensors have to be floats without padding, of at most four dimensions.
     """
     return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)

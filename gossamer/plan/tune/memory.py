@@ -25,7 +25,7 @@ _DRAWN_BYTES = 2**29
 _DRAWN = 2**20
 """Approximate number of random values of an input after which its images repeat."""
 _LEAST_PERIOD = 3
-"""Smallest number of images after which inputs repeat."""
+"""Minimum number of images after which inputs repeat."""
 
 
 class CandidateMemory:

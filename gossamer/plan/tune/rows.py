@@ -297,8 +297,9 @@ class Rows:
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose search has begun.
 
-        They come in order of preference. Candidates that would take too long to build, or were left
-        out, are excluded candidates. A candidate that may still be measured has an estimated time.
+        The candidates are in order of preference. Candidates that would take too long to build, or
+        were left out, are excluded candidates. A candidate that may still be measured has an
+        estimated time.
         """
         space, problem, candidates = self._space, node.layer.problem, []
         most_s = space.limits.build_seconds

@@ -35,10 +35,10 @@ _HEADINGS = ("label", "class", "target", "y", "digit", "species")
 """Usual headings of the label column. If the label cell of the first line is one of these words,
 the line is a heading, even if its other cells are numbers."""
 _LISTED = 20
-"""Largest number of column names in a message."""
+"""Maximum number of column names in a message."""
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""Largest number of characters in a label, and the largest integer label: float64 represents all
-integers up to it."""
+"""Maximum number of characters in a label, and the largest integer label: float64 represents all
+integers up to this one."""
 _NO_LABEL = ("", "nan")
 """Texts of label cells, in lower case, that stand for a missing label."""
 _NUMBERS = (np.int32, np.float32)
@@ -54,7 +54,7 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
     instead of numbers. Whole numbers as labels become int64.
 
     label: the column of the labels: "first", "last", a number from 1, or a name in the heading.
-    limit: largest number of samples to read; None for all.
+    limit: maximum number of samples to read; None for all.
     numbers: whether the labels are regression targets, which become float64.
     rules: rules for cells that are not numbers; None allows no such cells.
     Raises InputError with line and column of the first wrong cell.

@@ -48,7 +48,7 @@ def read_idx(path: Path, limit: int | None) -> Dataset:
     the suffix .gz.
 
     path: either of the two files.
-    limit: largest number of samples; None for all.
+    limit: maximum number of samples; None for all.
     """
     name = path.name.lower()
     has_labels = any(word in name for word in _LABELS)
@@ -120,7 +120,7 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
     The order interleaves the classes evenly, because a network that is trained on one class after
     another forgets the first ones. Within a class, pictures are in the order of their file names.
 
-    limit: largest number of samples; None for all.
+    limit: maximum number of samples; None for all.
     """
     files = labelled_files(folder, limit)
     first = files[0][0]
@@ -144,7 +144,7 @@ def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
 
     The pictures are in the order of read_folder().
 
-    limit: largest number of pictures; None for all.
+    limit: maximum number of pictures; None for all.
     Raises InputError if there are no subfolders, or one has no pictures.
     """
     classes = sorted(entry for entry in folder.iterdir()

@@ -15,7 +15,7 @@ _ROWS = 65536
 """Number of rows that are checked for infinities and NaN at a time, to bound the memory of the
 check."""
 _NAMED = 5
-"""Largest number of column names in a message."""
+"""Maximum number of column names in a message."""
 
 
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:

@@ -26,7 +26,7 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     The array y has n labels, which are whole numbers or texts. Files with Python objects are an
     error, and code in them is never run.
 
-    limit: largest number of samples of either set; None for all.
+    limit: maximum number of samples of either set; None for all.
     numbers: whether y holds regression targets, which become float64.
     Raises InputError that names the array and its fault.
     """

@@ -31,7 +31,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     name. In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: largest number of samples of either set, from the start of the files; None for all.
+    limit: maximum number of samples of either set, from the start of the files; None for all.
     numbers: whether a csv or .npz file has regression targets instead of labels.
     rules: rules for cells of csv files that are not numbers; None allows no such cells. Samples
     with such cells must be encoded by `columns.encoded` before use.

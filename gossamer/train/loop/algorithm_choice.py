@@ -37,7 +37,7 @@ class AlgorithmChoice:
     """The device, algorithm and config for a training.
 
     config: the fastest config; None if nothing was measured.
-    samples: largest number of samples in one launch.
+    samples: maximum number of samples in one launch.
     """
 
     device: Device

@@ -21,7 +21,7 @@ class Progress:
     epoch : int
         Number of finished epochs, from 1.
     epochs : int
-        Largest number of epochs of the training.
+        Maximum number of epochs of the training.
     loss : float
         Mean loss of the epoch. The loss of a sample is computed before the sample's update.
     validation_loss : float or None
