@@ -140,7 +140,7 @@ class ProgramBuffers:
 def _chains(program: Program, device: Device) -> list[range]:
     """Return ranges of steps that are computed image by image.
 
-    Empty unless the device is a CPU that runs the steps in its own memory. A range has at least two
+    Empty unless the device is the host and the batch size is 2 or more. A range has at least two
     consecutive steps.
     """
     parts = {*program.locations, *(each.whole for each in program.locations.values())}

@@ -117,8 +117,8 @@ class TuningCache(Database):
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Return whether a candidate passed the check with other constants.
 
-        Other constants are those with which the candidate was not measured. weights: the digest of
-        these constants.
+        The check was made after the measurement, with the constants of another layer or network.
+        weights: the digest of these constants.
         """
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
