@@ -1,4 +1,4 @@
-"""Functions that make plans, also with other weights."""
+"""Functions that compile networks to plans, and that replace the weights of a plan."""
 
 from __future__ import annotations
 
@@ -67,14 +67,13 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The largest allowed normalised error on the calibration inputs, such as 1e-3. If the error
         would be larger, some layers are computed in float32 instead.
     only : str, optional
-        The name of an algorithm that computes every layer that it can compute, so that published
-        algorithms can be compared; other layers take other algorithms.
+        The name of an algorithm. It computes every layer that it supports, and other layers take
+        other algorithms. Published algorithms can be compared this way.
     sparse_threshold : float, optional
-        A sparsity between 0 and 1, such as 0.6, that decides between dense algorithms and
-        algorithms that skip zeros instead of measured times. Layers with a larger share of zeros
-        take an algorithm that skips zeros, other layers a dense algorithm. If several algorithms
-        may compute a layer, the fastest is taken if an effort is given, and otherwise the first in
-        a fixed order.
+        A sparsity between 0 and 1, such as 0.6. Layers with a larger share of zeros take an
+        algorithm that skips zeros, and other layers a dense algorithm; the two kinds are not
+        compared by time. If several algorithms of the kind support a layer, the fastest is taken if
+        an effort is given, and otherwise the first in a fixed order.
     budget : float, optional
         Seconds that measuring may take for a batch size. After this time the plan is chosen by the
         times measured so far. This plan is never slower than the plan without an effort: the
@@ -85,7 +84,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but at most OMP_NUM_THREADS. One thread is faster if
-        other programs keep a processor busy.
+        other programs keep CPU cores busy.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, even if gossamer's own algorithms support them.

@@ -35,11 +35,10 @@ from gossamer.plan.run.device_workers import (
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
-"""Largest number of batches that a device has at the same time: one is copied while another is
-computed."""
+"""Maximum number of batches in flight on a device: one is copied while another is computed."""
 _WARM_CALLS = 3
-"""Number of executions of a new context that may take longer than later executions: the first loads
-kernels, the second captures a graph of the steps, and the third one of copies and steps."""
+"""Number of warm-up executions of a new context: the first loads kernels, the second captures a
+graph of the steps, and the third captures a graph of the copies and steps."""
 
 
 class Batcher(Closable):
@@ -59,9 +58,9 @@ class Batcher(Closable):
         Seconds within which results are wanted, such as 0.005. Batch sizes for which the plan takes
         longer are not used. By default the batcher only maximises the images per second.
     most : int, default 64
-        The largest number of images in a batch.
+        Maximum number of images in a batch.
     queue : int, default 1024
-        Largest number of images that may wait. A request that does not fit into the queue is
+        Maximum number of images that may wait. A request that does not fit into the queue is
         refused.
 
     Attributes
@@ -214,7 +213,8 @@ class Batcher(Closable):
     def _add(self, request: Request) -> GossamerError | None:
         """Add a request to the queue, unless it is done.
 
-        The caller holds `changed`. Returns why the request cannot be accepted now, or None.
+        The caller holds the lock `changed`. Returns why the request cannot be accepted now, or
+        None.
         """
         if self._is_closed:
             return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")
@@ -297,9 +297,9 @@ def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
 
 def _times(members: Members, sizes: list[int],
            most_s: float) -> Mapping[Member, dict[int, float]]:
-    """Return the seconds of each batch size on each device.
+    """Return the seconds that a batch of each size takes on each device.
 
-    They are measured once for each kind of device.
+    The times are measured once for each kind of device.
     """
     times: dict[tuple[str, str, int], dict[int, float]] = {}
     for member in members.usable:
@@ -310,9 +310,9 @@ def _times(members: Members, sizes: list[int],
 
 
 def _seconds(calls: Calls, size: int) -> float:
-    """Return the seconds of a call, including copies.
+    """Return the seconds of a call with a batch of zeros, including copies.
 
-    The batch consists of zeros.
+    This is the median of several samples.
     """
     context = calls.make_context(size, None)
     for _ in range(_WARM_CALLS):

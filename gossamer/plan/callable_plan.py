@@ -40,14 +40,14 @@ class CallablePlan(Closable):
             with any batch size from 0 up. Their dtype is the one in `inputs`, or a dtype that
             converts to it without loss, as float16, bfloat16 and uint8 convert to float32. The
             arrays may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
-            Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be passed
-            instead of all arrays.
+            Arrays on the plan's CUDA device are read there, without a copy through the host. A
+            mapping of names to arrays may be passed instead of all arrays.
         out : array or tuple of array, optional
             Arrays of the outputs' shapes and dtypes that receive the outputs, instead of new
             arrays.
         stream : optional
-            The CUDA stream on which a call with arrays on the device works; by default the current
-            stream of the arrays' library.
+            The CUDA stream on which a call enqueues its work if its arrays are on the device; by
+            default the current stream of the arrays' library.
         **named : array
             The inputs by name, instead of `inputs`.
 
@@ -82,16 +82,16 @@ class CallablePlan(Closable):
         out : array or tuple of array, optional
             Arrays that receive the outputs, instead of new arrays.
         stream : optional
-            The CUDA stream on which a call with arrays on the device works; by default the current
-            stream of the arrays' library in the calling thread.
+            The CUDA stream on which a call enqueues its work if its arrays are on the device; by
+            default the current stream of the arrays' library in the calling thread.
         **named : array
             The inputs by name, instead of `inputs`.
 
         Returns
         -------
         array or tuple of array
-            What `plan(x)` returns. The outputs are complete, so that no work has to wait for the
-            stream.
+            What `plan(x)` returns. The outputs are complete when it is returned, so that later work
+            need not wait for the stream.
 
         Raises
         ------
@@ -114,8 +114,8 @@ class CallablePlan(Closable):
             Arrays that receive the outputs, instead of new arrays. They are contiguous, of the
             outputs' shapes and dtypes, and on the plan's device if the inputs are on it.
         stream : optional
-            The CUDA stream on which the bound call works; by default the current stream of the
-            inputs' library.
+            The CUDA stream on which the bound call enqueues its work; by default the current stream
+            of the inputs' library.
         **named : array
             The inputs by name, instead of `inputs`.
 
@@ -139,10 +139,10 @@ class CallablePlan(Closable):
     def pinned(self, batch: int) -> Any:
         """Return page-locked arrays for inputs.
 
-        A GPU reads them at the full speed of its bus.
+        A GPU reads page-locked memory at the full speed of its bus.
 
         Fill the arrays in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on
-        the processor. On a device without page-locked memory the arrays are ordinary NumPy arrays.
+        the CPU. On a device without page-locked memory the arrays are ordinary NumPy arrays.
 
         Parameters
         ----------
@@ -165,11 +165,12 @@ class CallablePlan(Closable):
 
     @property
     def contexts(self) -> int:
-        """Number of concurrent calls of one batch size.
+        """Maximum number of concurrent calls of one batch size.
 
-        They come from several threads or use several streams; more calls wait. Calls that run at
-        the same time share the weights, and each has its own buffers. The buffers are made when
-        calls first overlap, as long as the device has memory for them.
+        Calls are concurrent if they come from several threads or use several streams; calls above
+        the maximum wait. Calls that run at the same time share the weights, and each has its own
+        buffers. The buffers are made when calls first overlap, as long as the device has memory for
+        them.
 
         Returns
         -------
@@ -200,8 +201,8 @@ class CallablePlan(Closable):
             of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
             a batch must not be changed before its result was taken.
         depth : int, default 3
-            Number of batches that the device has at once, each with its own memory. A processor
-            computes one batch at a time.
+            Number of batches that the device has at once, each with its own memory. A CPU computes
+            one batch at a time.
         errors : {"raise", "return"}, default "raise"
             What happens if a batch fails. With "raise" the batch's error is raised instead of its
             result, and iteration may continue with the next batch. With "return" the error is
@@ -223,7 +224,7 @@ class CallablePlan(Closable):
         return ResultStream(Members([self.calls("be streamed")]), batches, depth, errors)
 
     def calls(self, use: str) -> Calls:
-        """Return the calls, for uses beyond the plan's outputs.
+        """Return the object that runs the plan, for uses other than calling it.
 
         Parameters
         ----------
@@ -233,7 +234,7 @@ class CallablePlan(Closable):
         Returns
         -------
         Calls
-            The calls, which have the network and the device and make contexts.
+            The object that has the network and the device, and that makes contexts.
 
         Raises
         ------

@@ -25,9 +25,9 @@ CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 class BuildCost:
     """The cost of preparing a variant: packing weights and compiling kernels.
 
-    seconds: elapsed time of the preparation, in this process and before it in the process that
-    built the variant for it. The time includes waiting for variants that are built at the same
-    time. Packed weights and kernels that already existed count as zero.
+    seconds: elapsed time of the preparation in this process, plus that in the worker process that
+    built the variant in advance. The time includes waiting for variants that are built at the same
+    time. Packed weights and kernels that already existed take no time.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, if known, of the code of kernels; None on the host. Memory
     that a vendor's library allocates for itself is not known.
@@ -165,7 +165,7 @@ class Candidate:
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
         """Formats of inputs and outputs.
 
-        Plan assignments distinguish candidates by them.
+        Plan assignments distinguish a layer's candidates by these formats.
         """
         return (tuple(map(memory_format, self.variant.inputs)),
                 tuple(map(memory_format, self.variant.outputs)))
@@ -212,5 +212,5 @@ def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number with a noun, such as '2 layers'."""
+    """Return a number with a noun in the singular or plural, such as '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)

@@ -42,8 +42,8 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Return the fusions of a network, each as one layer.
 
-    The ops of a fusion's layers are a pattern of an algorithm that recognises the fusion. Layers
-    that match several patterns count as one fusion.
+    The sequence of ops of a fusion's layers is one of the patterns of an algorithm, and the
+    algorithm recognises the fusion. Layers that match several patterns are returned once.
 
     outputs: names of the network's outputs.
     """
@@ -94,10 +94,10 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def _position(layers: Sequence[Layer]) -> int:
-    """Return which layer's position a fusion takes.
+    """Return the index of the layer whose place in the network a fusion takes.
 
-    This is the last of its layers that reads an outside value which no earlier one of them reads.
-    All values that the fusion reads are computed before this layer.
+    This is the last layer of the fusion that reads an outside value not read by an earlier layer of
+    the fusion. All values that the fusion reads are computed before this layer.
     """
     known = {name for layer in layers for name in layer.outputs}
     position = 0
@@ -202,7 +202,7 @@ def is_one_part(program: Program) -> bool:
 def may_have_parts(policy: Policy) -> bool:
     """Return whether a policy permits parts.
 
-    Libraries for whole networks compute parts.
+    Parts are computed by libraries for whole networks.
     """
     return policy.vendors and not policy.unfused and policy.sparse_threshold is None
 
@@ -245,7 +245,7 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
     for numbers in clusters.independent([group for group, _ in parts]):
         together = part_of(layers, [layers[index] for index in sorted(
             index for number in numbers for index in parts[number][0])], outputs)
-        # together they may have more constants than a model can hold
+        # the merged part may have more constants than a model can hold
         found += [together] if together and _is_computed(together, device) else [
             parts[number][1] for number in numbers]
     return found
@@ -282,8 +282,8 @@ def source_of(layer: Layer, error: InputError) -> str:
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
     """Raise UnsupportedError for nodes that ONNX Runtime refuses.
 
-    These are nodes that only ONNX Runtime can compute; the error names them. So the user sees the
-    error before the plan is first called.
+    Only nodes that nothing but ONNX Runtime can compute are checked. The user sees the error, which
+    names the node, before the plan is first called.
 
     layers: returns the layers at a batch size. Errors that this function raises are ignored here,
     because calls of the plan raise them again.

@@ -25,7 +25,7 @@ from gossamer.plan.program import Location, Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
-"""Largest number of bytes of a tensor that a kernel loads, copies or stores at once."""
+"""Maximum number of bytes of a tensor that a kernel loads, copies or stores at once."""
 _T = TypeVar("_T")
 
 
@@ -36,9 +36,7 @@ def is_conversion(problem: Problem | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _slices(problem: Problem) -> Sequence[CopyProblem]:
-    """Return the copies that undo a concatenation.
-
-    They extract its inputs from its output.
+    """Return the copies that extract a concatenation's inputs from its output.
 
     For a copy, this is the copy itself: its output is its only part. Other problems have no parts.
     """
@@ -50,15 +48,16 @@ def _slices(problem: Problem) -> Sequence[CopyProblem]:
 
 def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
                      outputs: Sequence[_T]) -> tuple[_T, Sequence[_T]]:
-    """Return the whole and parts of a problem's values.
+    """Return the values of the whole tensor and of its parts.
 
-    These are a concatenation's output and inputs, or a copy's input and output.
+    For a concatenation, the whole is the output, and the parts are the inputs. For a copy, the
+    whole is the input, and the only part is the output.
     """
     return (outputs[0], inputs) if isinstance(problem, ConcatProblem) else (inputs[0], outputs)
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Return the byte at which each part begins.
+    """Return the offset of each part in bytes.
 
     The parts are a concatenation's inputs in its output, or a copy's output in its input. None if a
     part alone would have another layout in memory than within the whole, or if a part does not
@@ -74,7 +73,7 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 
 def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | None:
-    """Return the byte of a tensor where a part begins.
+    """Return the offset of a part in a tensor in bytes.
 
     None if the part alone has another layout in memory than within the tensor. copy: extracts the
     part from the tensor.
@@ -144,8 +143,8 @@ def _is_unchanged(variant: Variant) -> bool:
 def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
     """Return whether a problem is likely to copy nothing.
 
-    It may be a conversion of an input, a concatenation or a slice whose formats allow this. Only
-    the whole program shows whether the other layers allow it, too.
+    Such problems are conversions of inputs, concatenations and slices whose formats allow this.
+    Only the whole program shows whether the other layers allow it, too.
     """
     if is_conversion(problem):
         return _is_unchanged(variant)
@@ -176,21 +175,19 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
 def aligned_channels(part: TensorSpec) -> int:
     """Return the alignment of a part's channels.
 
-    The number has to divide the first channel of the part and the channels of the whole.
+    The returned number must divide the first channel of the part and the number of channels of the
+    whole tensor.
 
-    Kernels decide by the channels of a tensor how many of them they load, copy or store at once.
-    With this alignment their decision is valid for a part as it is for a separate tensor. If tensor
-    A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the channels
-    of B, and so it also divides the first channel of B in C.
+    Kernels decide by the number of channels of a tensor how many of them they load, copy or store
+    at once. With this alignment their decision is valid for a part as it is for a separate tensor.
+    If tensor A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the
+    channels of B, and so it also divides the first channel of B in C.
     """
     return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 
 
 def _takes_channels(problem: CopyProblem) -> bool:
-    """Return whether a copy only selects consecutive channels.
-
-    It copies all pixels.
-    """
+    """Return whether a copy only selects consecutive channels, of all pixels."""
     source, target = problem.input.shape, problem.output.shape
     return (problem.dims == (0, 1, 2, 3) and set(problem.steps) == {1}
             and (source[0], *source[2:]) == (target[0], *target[2:])
@@ -204,9 +201,9 @@ def _is_plain(spec: TensorSpec) -> bool:
 
 def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index: int, *,
                 is_output: bool) -> bool:
-    """Return whether a value may be a part of channels.
+    """Return whether a value may be a range of a larger tensor's channels.
 
-    The value is an input or output of a variant; the channels are those of a larger tensor.
+    The value is an input or output of a variant.
 
     index: index of the variant's input or output.
     """
@@ -220,7 +217,7 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
 
 
 class ChannelParts:
-    """The search for values that are parts of others' channels.
+    """Finds values that can be stored as a range of another value's channels.
 
     device: the program's device; all steps that write or read parts run on it.
     """
@@ -266,7 +263,7 @@ class ChannelParts:
     def _put(self, part: str, whole: str, first: int, channels: int) -> None:
         """Make a value a part of another value.
 
-        The values that are parts of it become parts of the other value, too.
+        Values that are already parts of this value become parts of the other value, too.
 
         first: the first channel of the part in the other value.
         channels: number of channels of the other value in the concatenation or copy; other steps
@@ -291,10 +288,7 @@ class ChannelParts:
         return found
 
     def _takes(self, step: Step, index: int, is_output: bool) -> bool:
-        """Return whether a step supports a value as a part.
-
-        The step reads or writes the value.
-        """
+        """Return whether a step can read or write a value that is a part."""
         return step.in_place or (step.device is self._device and may_be_part(
             step.algorithm, step.problem, step.variant, index, is_output=is_output))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 _MOST_PLANS = 16
-"""Largest number of sizes for which plans are kept."""
+"""Maximum number of sizes for which plans are kept."""
 
 Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input without the batch, with the axes in the network's order."""
@@ -48,7 +48,7 @@ class OpenPlan(Closable):
     graph : Graph
         The network.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     policy : Policy
         The decisions about the choice of algorithms.
 
@@ -237,7 +237,7 @@ class OpenPlan(Closable):
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
-        # some inputs may be read only by the end of the network, which accepts any sizes
+        # some inputs may be read only by the tail of the network, which accepts any sizes
         ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
         batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))
@@ -272,9 +272,7 @@ class OpenPlan(Closable):
 
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an input's sizes without the batch.
-
-    They are in the network's axis order.
+    """Return an input's sizes in the network's axis order, without the batch.
 
     shape: shape of the caller's array.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
-"""Largest number of batch sizes whose programs are kept."""
+"""Maximum number of batch sizes whose programs are kept."""
 
 
 class Plan(CallablePlan):
@@ -61,7 +61,7 @@ class Plan(CallablePlan):
     choices : StoredChoices, optional
         The choices of a saved plan, which are used instead of new choices.
     note : callable, optional
-        Called with a line of text before each layer and each plan is measured.
+        Called with a line of text before each measurement of a layer or a plan.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Plan(CallablePlan):
     def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
                  note: Callable[[str], None] = debug.logger.info) -> None:
-        # a plan for which nothing is measured does not import the code that measures
+        # import the code that measures only if something is to be measured
         if tuner is None and policy.effort is not None:
             from gossamer.plan.tune.tuner import Tuner
 
@@ -140,7 +140,7 @@ class Plan(CallablePlan):
         return f"{paragraph(title)}\n{shown}"
 
     def choose_beside(self, other: Plan) -> None:
-        """Let two plans of one device kind choose in turn.
+        """Make this plan and another of the same kind of device choose one at a time.
 
         If one plan has measured candidates for a batch size, the other plan does not measure them
         again.
@@ -200,7 +200,7 @@ class Plan(CallablePlan):
 
         Nothing is measured: a batch size that was not planned takes the choices of the nearest
         planned batch size, and report() says so. A plan of the host is valid for any number of
-        processors and threads; report() warns if the number has changed.
+        processors and threads; report() warns if either number has changed.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class Plan(CallablePlan):
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: the buffers of one execution.
 
-        Contexts share the weights.
+        All contexts of the plan share the weights.
 
         Parameters
         ----------
@@ -362,7 +362,7 @@ class Plan(CallablePlan):
             return self._planned[batch]
 
     def layers(self, batch: int) -> list[Layer]:
-        """Return a batch size's layers before the choice.
+        """Return a batch size's layers before algorithms are chosen.
 
         Parameters
         ----------
@@ -388,8 +388,8 @@ class Plan(CallablePlan):
         Returns
         -------
         Report
-            The report with these times in microseconds. Steps and executions are measured with the
-            device's events, and calls, with NumPy arrays, with the host's clock.
+            The report with these times in microseconds. Steps and executions are timed by the
+            device's events. Calls have NumPy arrays, and are timed by the host's clock.
         """
         batch = self._batch_or_last(batch)
         context = self._calls.first_context(batch)
@@ -425,7 +425,7 @@ class Plan(CallablePlan):
         batch = self._batch_or_last(batch)
         program = self.program(batch)
         if self.tuner is None:
-            # not under the lock, for which a thread that makes a context may wait
+            # do not hold the lock here: a thread that makes a context may wait for it
             if batch not in self._end_to_end:
                 self._end_to_end[batch] = EndToEnd(
                     self._calls.first_context(batch).end_to_end())
@@ -463,7 +463,7 @@ class Plan(CallablePlan):
         unprofiled: list[str] = []
         if self.tuner is not None and batch not in self._timings and any(
                 step.layer.members for step in planned.program.steps):
-            # only a profile has the times of the single layers of a part
+            # the times of single layers of a part are known only from a profile
             try:
                 self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
@@ -511,9 +511,9 @@ class Plan(CallablePlan):
         -------
         dict of str to int
             Bytes of "weights", "activations" and "workspace". Weights include all their packed
-            forms and the constants of contexts; on the host only layers computed on bits have
-            packed forms, while other layers use the arrays of the file unchanged. Activations and
-            workspace are summed over the contexts that plan(x) made.
+            forms and the constants of contexts; on the host, only layers computed on bits have
+            packed forms, and other layers use the arrays of the file. Activations and workspace are
+            summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
         packed = {id(weights): weights for context in contexts for weights in context.steps.weights}
@@ -526,7 +526,7 @@ class Plan(CallablePlan):
 
     @property
     def _own_choices(self) -> StoredChoices | None:
-        """The stored choices; None without any, or if made for other sizes."""
+        """The stored choices; None without any, or if made for other input sizes."""
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:

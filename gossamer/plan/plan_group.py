@@ -63,7 +63,7 @@ class PlanGroup(Closable):
         Returns
         -------
         PlanGroup
-            The group, whose plans measure once for each kind of device.
+            The group. Candidates are measured once for each kind of device.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class PlanGroup(Closable):
         InputError
             If the inputs are invalid, or the group is closed.
         DeviceError
-            If a device fails, and another one too; the error of the first device is raised.
+            If two devices fail to compute the call; the error of the first one is raised.
         """
         return self.members.computed(lambda member: self._plan_of[member](*inputs, **named))
 
@@ -223,9 +223,7 @@ class PlanGroup(Closable):
         return ResultStream(self.members, batches, depth, errors)
 
     def report(self, batch: int | None = None) -> Report:
-        """Return the first device's report.
-
-        It has a note on all devices.
+        """Return the first device's report, with a note on all devices.
 
         Parameters
         ----------

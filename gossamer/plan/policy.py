@@ -1,6 +1,7 @@
 """What a user decides about the choice of algorithms.
 
-A policy determines which algorithms may compute a layer, on which device, and why others may not.
+The functions return which algorithms may compute a layer and on which device, and why others may
+not.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ Refusal = Callable[[Algorithm, Problem, Device], str | None]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """The amount of measuring that a user permits.
 
     configs: number of configs that the first round measures for each algorithm of gossamer's own;
     None for all.
     most_configs: number of configs that are listed for each dense algorithm of gossamer's own; None
-    for all. A config of an algorithm that skips zeros would be compiled for one layer only, so that
-    no more than `configs` are listed for such an algorithm.
+    for all. For an algorithm that skips zeros, only `configs` are listed, because each config is
+    compiled for one layer only.
     vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
-    None for all. The number is larger, because libraries compile little and order their configs
-    poorly.
+    None for all. This number is larger than `configs`, because libraries compile little, and their
+    order of configs says little about speed.
     samples: number of samples of each time.
-    build_seconds: processor seconds; a candidate whose estimated build time is longer is left out.
-    widths: for each round after the first, the ratio to the best time of a layer up to which an
-    algorithm gets more configs.
+    build_seconds: CPU seconds; a candidate whose estimated build time is longer is left out.
+    widths: for each round after the first, the largest ratio of an algorithm's time to the layer's
+    best time at which more of the algorithm's configs are measured.
     everything: whether the first round measures all candidates.
     """
 
@@ -87,7 +88,8 @@ class Policy:
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
     boundary: format of the network's inputs and outputs of rank 4 in float32; None means NCHW and
-    float32. Benchmarks measure a section of a network in the format that the layers around it take.
+    float32. Benchmarks set this to measure a section of a network in the format of the layers
+    around it.
 
     Raises InputError if a field is invalid, or if fields exclude each other.
     """
@@ -157,9 +159,7 @@ def _algorithms() -> set[str]:
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
-    """Return a message about an unknown algorithm name.
-
-    It lists similar names.
+    """Return a message about an unknown algorithm name, with similar names.
     """
     close = closest(name, names)
     return "there is no such algorithm; " + (
@@ -170,8 +170,8 @@ def _no_algorithm(name: str, names: Collection[str]) -> str:
 def is_change_of_precision(problem: Problem) -> bool:
     """Return whether a layer or caller explicitly uses float16.
 
-    The problem then reads or writes float16. False for fusions, which compute layers in a precision
-    that the policy allows.
+    This is the case if the problem reads or writes float16. False for fusions, which compute layers
+    in a precision that the policy allows.
     """
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
@@ -181,7 +181,7 @@ def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) ->
     """Return why none of the variants may be taken; None if one may.
 
     variants: variants in allowed precisions.
-    seconds: processor seconds that a build may take.
+    seconds: CPU seconds that a build may take.
     why: text that tells the user where the limit comes from.
     """
     shortest: Variant | None = None
@@ -205,8 +205,8 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """Return a layer's possible algorithms and their device.
 
-    For each other algorithm, the reason why it may not is returned. If no algorithm may compute the
-    layer on `device`, the device returned is the host.
+    For each other algorithm, the reason why it may not compute the layer is returned. If no
+    algorithm may compute the layer on `device`, the device returned is the host.
 
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
@@ -292,8 +292,8 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
             ) -> tuple[list[Algorithm], dict[str, str]]:
     """Return the algorithms that support a problem on a device.
 
-    For each other algorithm, the reason why it cannot is returned. algorithms: the algorithms to
-    consider; by default all algorithms of the op.
+    For each other algorithm, the reason why it does not support the problem is returned.
+    algorithms: the algorithms to consider; by default all algorithms of the op.
     """
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
@@ -309,7 +309,7 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
     """Return why `force` excludes an algorithm from a fusion.
 
-    This is the case if a layer of the fusion has to take another algorithm. "" if `force` allows
+    An algorithm is excluded if a layer of the fusion has to take another one. "" if `force` allows
     the algorithm.
     """
     return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers

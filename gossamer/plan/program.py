@@ -1,4 +1,4 @@
-"""Programs of one batch size, and preparation of variants.
+"""Programs at one batch size, and the preparation of variants.
 
 A program consists of layers with the variants that compute them, and of conversions. A variant is
 prepared by packing its weights and compiling its kernels.
@@ -33,8 +33,9 @@ Prepared = tuple[State, BuildCost]
 _DIGITS = 16
 """Number of hexadecimal digits in a digest of constants."""
 _SWITCH_SECONDS = 2e-4
-"""Seconds after which a thread that runs Python code releases the interpreter to a waiting thread.
-Python's default is 5 ms; this value is a rule of thumb for any host."""
+"""Switch interval of the interpreter: seconds after which a thread that runs Python code releases
+the GIL to a waiting thread. Python's default is 5 ms; this value is a rule of thumb for any
+host."""
 _Made = TypeVar("_Made")
 
 
@@ -42,7 +43,8 @@ _Made = TypeVar("_Made")
 class Layer:
     """One unit of lowered work.
 
-    It is the problem of a node, a fusion of several layers, an inserted conversion, or a reshape.
+    A layer is the problem of a node, a fusion of several layers, an inserted conversion, or a
+    reshape.
 
     inputs, outputs: names of values.
     problem: the problem. The output of a reshape is the input's memory with another shape.
@@ -99,11 +101,11 @@ class MeasuredLayer:
     """A layer or fusion with its measured candidates.
 
     algorithms: the algorithms that may compute the layer.
-    device: the device on which they may.
+    device: the device on which they may compute it.
     candidates: all measured candidates.
     reasons: for each algorithm without a candidate, the reason why it has none.
-    within: for a part, the time in microseconds that the library takes for each layer while it
-    computes the whole part, by the layer's name, if measured.
+    within: for a part, the microseconds that the library takes for each layer within the whole
+    part, by the layer's name; empty if not measured.
     """
 
     layer: Layer
@@ -138,8 +140,8 @@ class Step:
     candidates: Sequence[Candidate] = ()
     """Every measured candidate of the layer; empty if nothing was measured."""
     in_place: bool = False
-    """Whether the step has nothing to do, because the value to copy already is where the copy would
-    be."""
+    """Whether the step has nothing to do, because its output already is the memory that it would be
+    copied to."""
     placed_variant: Variant | None = None
     """The variant with changed formats: inputs and outputs that are parts of the channels of other
     tensors have the formats of these parts. None if no input or output is such a part."""
@@ -172,9 +174,9 @@ class Step:
                 for layer in self.layer.members if not layer.is_reshape] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Return which of the candidates computes the step.
+        """Return which of the layer's candidates computes the step.
 
-        candidates: those of the layer.
+        candidates: the candidates of the layer.
         """
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
@@ -189,7 +191,7 @@ class Location:
     other value; the format of the part says which channels of each pixel belong to the part.
 
     whole: name of the other value.
-    offset: byte of the other value's memory at which the buffer of the value begins.
+    offset: offset in bytes of the value's buffer within the other value's memory.
     """
 
     whole: str
@@ -206,8 +208,8 @@ class Program:
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
     locations: for each value within the memory of another value, its location in that memory.
-    cost_us: the sum of the steps' times in the plan assignment, without those that are likely to
-    copy nothing; None if nothing was measured.
+    cost_us: the cost of the plan assignment: the sum of the steps' times, with a small share for
+    steps that are likely to copy nothing; None if nothing was measured.
     reshapes: the formats in which reshapes read their inputs in the plan assignment, by the names
     of the layers.
     """
@@ -237,9 +239,9 @@ class Program:
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Return the value that owns a value's memory by `aliases`.
+        """Follow `aliases` to the value that owns a value's memory.
 
-        It is the value itself if it has no alias.
+        This is the value itself if it is no alias.
         """
         while value in self.aliases:
             value = self.aliases[value]
@@ -256,11 +258,11 @@ class Program:
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Make threads wait less for the interpreter in a `with` block.
+    """Make threads wait less for the GIL in a `with` block.
 
-    A thread that works with a device makes many short calls. After each of them it may have to wait
-    for another thread that builds kernels, reads files or answers requests and holds the
-    interpreter for long.
+    A thread that works with a device makes many short calls that release the GIL. After each call
+    it may have to wait for a thread that builds kernels, reads files or answers requests, and that
+    holds the GIL for long.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
@@ -270,7 +272,7 @@ def responsive() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# NumPy's warnings are off, because weights may be huge or not finite; the check of a candidate's
+# weights may be huge or not finite, about which NumPy would warn; the check of a candidate's
 # outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
@@ -288,11 +290,12 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
 
 def concurrently(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
-    """Return a function for each maker's result or error.
+    """Run makers in threads; return functions that give their results.
 
     A single maker, and the makers of a device that builds one variant at a time, are returned
-    without being called. Otherwise all makers have been called on return, in one thread for each
-    processor that the process may use.
+    without being called. Otherwise all makers have been called on return, in as many threads as the
+    process may use processors, and each returned function returns a maker's result or raises its
+    error.
     """
     if len(makers) < 2 or not device.builds_side_by_side:
         return makers
@@ -307,7 +310,7 @@ def concurrently(device: Device,
 
 
 def _device_bytes(state: State) -> int:
-    """Return the bytes of a state's weights, buffers and code."""
+    """Return the size in bytes of a state's weights, buffers and kernel code."""
     buffers = [*state.packed, *(argument for launch in state.launches
                                 for argument in launch.arguments if isinstance(argument, Buffer))]
     code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}

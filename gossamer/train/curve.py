@@ -15,8 +15,8 @@ def png(title: str, losses: Sequence[float],
     """Return a PNG picture of a learning curve.
 
     losses: mean loss of each epoch. Their axis is logarithmic if all of them are positive.
-    accuracies: for each data set, by name, the accuracy or R^2 after some of the epochs, which are
-    numbered from 1. They are plotted below the losses.
+    accuracies: for each data set, by name, the accuracy or R^2 after some epochs, by the epoch's
+    number from 1. The accuracies are plotted below the losses.
     of_labels: whether `accuracies` holds classification accuracies; otherwise it holds R^2.
     """
     from matplotlib.ticker import MaxNLocator

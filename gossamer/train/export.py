@@ -24,7 +24,8 @@ def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
                    preparation: Preparation | None = None) -> ModelMetadata:
     """Return the metadata of a network's inputs and outputs.
 
-    Inputs are described only if they are a grey picture or the columns of a table.
+    The metadata describes inputs only if these are the pixels of a grey picture or the columns of a
+    table.
 
     activations: name of each layer's activation.
     classes: label of each output; None for regression.
@@ -106,10 +107,10 @@ def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str
 
 
 def least_that_counts(preparation: Preparation) -> np.float32:
-    """Return the smallest value that a preparation turns into 1.
+    """Return the smallest unprepared value that a preparation turns into 1.
 
-    The graph compares with this value instead of dividing by 255 and comparing with the threshold,
-    because not every device rounds divisions correctly.
+    The graph compares values with this number. Dividing them by 255 and comparing with the
+    threshold could give other results, because not every device rounds divisions correctly.
     """
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:

@@ -28,15 +28,16 @@ PUBLISHED: dict[str, Any] = {
     "activation": "sigmoid", "loss": "squared_error", "optimiser": "sgd", "learning_rate": 0.3,
     "batch": 1, "epochs": 10, "patience": None, "keep": "last", "shuffle": False,
     "scale_targets": False, "initial": "uniform"}
-"""Settings of the published training that differ from the defaults of MLP."""
+"""Settings of the published training (see MLP's Notes) that differ from the defaults of MLP."""
 
 
 class MLP(Predictor):
     """A fully connected network, trained by back-propagation on one device.
 
     The class follows the conventions of scikit-learn: it classifies as MLPClassifier does and
-    learns numbers as MLPRegressor does, and its default settings learn as well as theirs. With the
-    same settings and data all devices reach the same parameters, up to rounding.
+    predicts numbers as MLPRegressor does, and its default settings reach results as good as the
+    defaults of those classes. With the same settings and data all devices reach the same
+    parameters, up to rounding.
 
     Parameters
     ----------
@@ -48,13 +49,13 @@ class MLP(Predictor):
         Number of units of each hidden layer, or of the only one, if `sizes` is empty; None means
         one layer of 100 units.
     task : {"classification", "regression"} or None
-        Whether y holds a label for each sample, or numbers to learn. With None, integers, booleans
-        and strings are labels, and floats are numbers. Floats with only a few distinct values, all
-        of them whole, cause a warning, since they may be meant as labels.
+        Whether y holds a label for each sample, or regression targets. With None, integers,
+        booleans and strings are labels, and floats are targets. Floats with only a few distinct
+        values, all of them whole, cause a warning, since they may be meant as labels.
     class_weight : mapping, "balanced" or None
-        Factor for the losses of each label's samples; labels that are not in the mapping have 1.
-        With "balanced", all classes have the same total weight. A sample's weight is the product of
-        its class weight and its `sample_weight`, divided by the mean of these products.
+        Factor for the losses of each label's samples; labels that are not in the mapping have the
+        factor 1. With "balanced", all classes have the same total weight. A sample's weight is the
+        product of its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
@@ -62,9 +63,9 @@ class MLP(Predictor):
         classification it means the activation of the hidden layers, or "linear" if that is "relu".
     loss : {"cross_entropy", "squared_error"} or None
         With "cross_entropy" the outputs are a softmax. None means "cross_entropy" for labels and
-        "squared_error" for numbers.
+        "squared_error" for regression targets.
     optimiser : {"adam", "sgd"}
-        How parameters change: by Adam, or against the gradient (stochastic gradient descent).
+        Update rule of the parameters: Adam, or stochastic gradient descent.
     learning_rate : float or None
         Factor of each change of a parameter, above 0. None means 0.001 for "adam" and 0.1 for
         "sgd".
@@ -81,14 +82,15 @@ class MLP(Predictor):
         Number of samples per update; 1 is online training. None means 200, or all samples if there
         are fewer.
     epochs : int
-        Largest number of epochs; an epoch is one pass over all samples.
+        Maximum number of epochs; an epoch is one pass over all samples.
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None
         Number of epochs without improvement after which training stops early; None disables early
-        stopping. With validation data and keep="best", an epoch improves if its validation score
-        is higher, or equal with a smaller loss. Otherwise it improves if its mean loss is smaller.
-        A smaller loss is smaller by at least 0.0001.
+        stopping. With validation data and keep="best", an epoch is an improvement if its validation
+        score is higher, or if the score is equal and the validation loss is smaller. Otherwise an
+        epoch is an improvement if its mean loss is smaller. In both cases a loss must be smaller by
+        at least 0.0001.
     keep : {"best", "last"}
         Epoch that the kept parameters come from: the best on the validation data, or the last.
         Without validation data it is always the last.
@@ -109,8 +111,8 @@ class MLP(Predictor):
         each training.
     device : str, Device or None
         Training device: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else an
-        OpenCL GPU, else the host. OpenCL on a processor must be named. A device on which training
-        is slower than with NumPy causes a warning.
+        OpenCL GPU, else the host. An OpenCL CPU device must be named. A device on which training is
+        slower than with NumPy causes a warning.
     effort : {"quick", "normal", "max"} or None
         Effort at which all algorithms are measured to find the fastest. Measuring needs seconds to
         minutes the first time that a network of these sizes is trained on this device with data of
@@ -158,12 +160,12 @@ class MLP(Predictor):
     4. "batched": the network fits into the shared memory of a group of work-groups.
     5. "per_step".
 
-    The first three train no weighted samples with "squared_error".
+    The first three do not support sample weights with "squared_error".
 
     The host always uses "numpy".
 
-    Sources: published() has the settings of a publication of 2013 on back-propagation on a GPU with
-    all data in GPU memory. Adam: Kingma and Ba (2015).
+    Sources: published() uses the settings of a publication of 2013 on back-propagation on a GPU
+    with all data in GPU memory. Adam: Kingma and Ba (2015).
     """
 
     validation_scores_: list[float]
@@ -215,7 +217,8 @@ class MLP(Predictor):
 
         All layers, including the outputs, have sigmoid units and initial parameters between -0.05
         and 0.05. Training is online, in the order of the rows, with squared error, a learning rate
-        of 0.3 and no momentum. It has 10 epochs, does not stop early, and keeps the last epoch.
+        of 0.3 and no momentum. There are 10 epochs without early stopping, and the parameters after
+        the last epoch are kept.
 
         Parameters
         ----------
@@ -317,7 +320,7 @@ class MLP(Predictor):
                     on_epoch(_progress(training, state, data, seconds))
             become(self, state, data)
         except BaseException:
-            # if the device's error stopped the training, these calls may fail as well
+            # if an error of the device ended the training, these calls may fail, too
             with suppress(GossamerError):
                 training.fetch_parameters()
                 become(self, state, data)

@@ -14,7 +14,7 @@ from gossamer.train.loop.train_state import TrainState, Validation
 _ROWS = 8192
 """Number of rows that are computed at once."""
 JUDGED = 10_000
-"""Largest number of rows of the training data on which a score is computed."""
+"""Maximum number of rows of the training data on which a score is computed."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class TrainedNetwork:
         total = 0.0
         for first in range(0, len(x), _ROWS):
             part = slice(first, first + _ROWS)
-            # computed from the softmax's inputs, since the softmax itself may round to 0
+            # the logarithm is computed from the inputs of the softmax, because outputs of the
+            # softmax may round to 0
             activations = forward(self.problem, self.layers, x[part])[-2]
             sums = (activations @ self.layers[-1][0].T + self.layers[-1][1]).astype(np.float64)
             sums -= sums.max(axis=1, keepdims=True)

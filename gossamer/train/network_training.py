@@ -1,4 +1,4 @@
-"""The trainings of the networks of a sweep, which may go on in other processes."""
+"""Training of single networks of a sweep, in this process or in others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from gossamer.train.loop.train_state import TrainState
 from gossamer.train.network import TrainedNetwork
 
 _UPDATE_S, _MULTIPLY_ADDS_PER_S = 5e-5, 5e9
-"""Seconds of an update's calls of NumPy, and multiply-adds that a processor does in a second."""
+"""Overhead of an update in seconds, for its NumPy calls, and multiply-adds per second of one CPU
+core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,8 @@ class Split:
 
     data: samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    is_fold: whether the other rows of `data` score the network.
-    validation_data: samples that score each epoch; None without them.
+    is_fold: whether the network is scored on the other rows of `data`.
+    validation_data: samples on which the network is scored after each epoch; None without them.
     """
 
     data: Samples
@@ -44,7 +45,7 @@ class Split:
 
     @cached_property
     def scored(self) -> Samples | None:
-        """The samples that score a trained network; None where only the training data do."""
+        """The samples on which a trained network is scored; None without held-out samples."""
         if not self.is_fold:
             return self.validation_data
         return self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
@@ -56,14 +57,15 @@ class NetworkTraining:
 
     settings: how the network is trained.
     split: index of its samples among the sweep's splits.
-    device: device that trains, or what find() takes for it.
-    effort, algorithm: what choose() takes for the choice of the algorithm.
+    device: device that trains, or the argument of find() that names it.
+    effort, algorithm: arguments of choose(), which selects the algorithm.
     epochs: number of epochs at which training pauses.
     state: the training state; None before training begins.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
-    seconds: duration of the finished epochs, which other networks may have shared.
+    seconds: duration of the finished epochs, during which other networks may have been trained,
+    too.
     training_score, held_out_score: scores on the training data and on Split.scored; None before
-    training, and where there are no such samples.
+    training, and if there are no such samples.
     """
 
     settings: Settings
@@ -80,8 +82,10 @@ class NetworkTraining:
 
     @property
     def score(self) -> float:
-        """The score on held-out samples, else on the training data; NaN before training, and where
-        training diverged."""
+        """The score on held-out samples, else on the training data.
+
+        NaN before training, and if training diverged.
+        """
         score = self.training_score if self.held_out_score is None else self.held_out_score
         return math.nan if self.state is None or self.state.failure or score is None else score
 
@@ -91,12 +95,12 @@ class NetworkTraining:
         return self.state.curve[-1] if self.state is not None and self.state.curve else math.nan
 
     def problem(self, splits: Sequence[Split]) -> BackpropProblem:
-        """Return the problem of an epoch, which networks that share launches have in common."""
+        """Return the problem of an epoch, which must be equal for networks that share launches."""
         split = splits[self.split]
         return self.settings.problem(len(split.data.x), len(split.rows))
 
     def expected_seconds(self, splits: Sequence[Split]) -> float:
-        """Return about how long one processor takes for the epochs up to the pause."""
+        """Return an estimate of the seconds that one CPU core takes up to the pause."""
         problem = self.problem(splits)
         samples, updates = problem.samples, -(-problem.samples // problem.batch)
         done = 0 if self.state is None else self.state.epochs_done
@@ -105,14 +109,14 @@ class NetworkTraining:
 
     @property
     def has_ended(self) -> bool:
-        """Whether training ended by itself, before the last epoch or with it."""
+        """Whether training has ended, early or after the last epoch."""
         return self.state is not None and (
             replace(self.state, settings=self.settings).ended)
 
     def begin(self) -> TrainState:
-        """Return the state to go on from.
+        """Return the state from which training continues.
 
-        That is the one in the checkpoint where another process has trained further.
+        This is the state in the checkpoint if another process has trained the network further.
         """
         state, writer = self.state or TrainState.start(self.settings), self.checkpointer
         if writer is not None and writer.path.exists():
@@ -131,7 +135,7 @@ class NetworkTraining:
             self.held_out_score = network.score(network.outputs(scored.x), scored)
 
     def pause(self, split: Split) -> None:
-        """Note the result of what was trained, here and in the checkpoint."""
+        """Compute the scores after training, and write the checkpoint."""
         assert self.state is not None
         if self.state.epochs_done or self.state.failure:
             self.judge(split)
@@ -146,7 +150,7 @@ class NetworkTraining:
 def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split]) -> list[NetworkTraining]:
     """Train networks of the same problem, device and data until each ends or pauses.
 
-    What was trained before an interrupt or an error is kept in the trainings, and in their
+    After an interrupt or error, the finished epochs are kept in the trainings and in their
     checkpoints.
     """
     first, of_each = trainings[0], [splits[training.split] for training in trainings]
@@ -171,7 +175,7 @@ def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split]) -> list
                     for training in trainings:
                         training.write()
     except BaseException:
-        # the device may fail, too, where its error is what stopped the training
+        # if an error of the device ended the training, these calls may fail, too
         with suppress(GossamerError):
             loop.fetch_parameters()
             for training, split in zip(trainings, of_each, strict=True):
@@ -187,7 +191,7 @@ def train_elsewhere(path: tuple[str, int], trainings: Sequence[NetworkTraining])
     """Train networks in another process, as train() does.
 
     path: the splits, as the path of a SharedObject.
-    Returns the trainings, and what gossamer warned of meanwhile.
+    Returns the trainings, and the texts of gossamer's warnings during the training.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

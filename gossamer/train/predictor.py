@@ -67,7 +67,7 @@ class Estimator:
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether the estimator learns or has learnt numbers."""
+        """Whether the estimator is for regression, by its training or else its task."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")
@@ -81,7 +81,7 @@ class Estimator:
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         # an untrained estimator without a task is reported as a classifier, because scikit-learn
-        # then inspects y before it treats y as labels
+        # inspects the y of classifiers before it treats y as labels
         is_regressor = self._learns_numbers
         return Tags("regressor" if is_regressor else "classifier",
                     TargetTags(required=True, multi_output=is_regressor),
@@ -109,7 +109,7 @@ class Estimator:
 class classifiers_only:
     """Decorator for methods that only classifiers have.
 
-    On an estimator that learns numbers, accessing the method raises an InputError that is also an
+    On an estimator for regression, accessing the method raises an InputError that is also an
     AttributeError, so that scikit-learn treats the method as absent.
     """
 
@@ -118,7 +118,7 @@ class classifiers_only:
         self._method = method
 
     def __get__(self, estimator: Estimator | None, owner: type) -> Any:
-        """Return the method. Raises AttributeError if the estimator learns numbers."""
+        """Return the method. Raises AttributeError if the estimator is for regression."""
         if estimator is None:
             return self._method
         if estimator._learns_numbers:
@@ -128,7 +128,7 @@ class classifiers_only:
 
 
 class _NotOfNumbers(InputError, AttributeError):
-    """A classifier's method was accessed on a network that learns numbers."""
+    """A classifier's method was accessed on a network for regression."""
 
 
 def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
@@ -136,7 +136,7 @@ def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
 
     If scikit-learn has been imported, the result is a subclass of `own` and of scikit-learn's class
     of the same name. Code that catches or filters scikit-learn's class then also catches or filters
-    gossamer's. Otherwise the result is `own`.
+    gossamer's. If scikit-learn has not been imported, the result is `own`.
     """
     theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
     both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
@@ -184,7 +184,7 @@ class Predictor(Estimator):
         -------
         numpy.ndarray
             The label with the largest output for each sample, of shape (n,); for regression the
-            outputs, float32 of shape (n, outputs), or (n,) where there is one output.
+            outputs, float32 of shape (n, outputs), or (n,) if there is one output.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Train many unlike networks on the same samples: sweeps, cross-validation and ensembles."""
+"""Train many different networks on the same samples: sweeps, cross-validation and ensembles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gossamer.train.sweep_workers import SweepWorkers
 from gossamer.train.training_data import check_memory_of_all
 
 _MOST = 1_000_000
-"""The most combinations of a grid."""
+"""Maximum number of combinations of a grid."""
 _ROUNDS = "rounds.json"
 """The file, in a folder of checkpoints, that lists the networks left after each round of successive
 halving."""
@@ -47,23 +47,25 @@ class SweepResult:
 
         - config (int): index of the config,
         - fold (int or None): index of the fold,
-        - param_NAME: value of each parameter in the grid, or in which the base networks differ,
+        - param_NAME: value of each parameter that is in the grid, or that differs between the base
+          networks,
         - network (str): the MLP as text,
         - epochs (int): number of finished epochs,
         - loss (float): mean loss of the last epoch; NaN before the first,
         - train_accuracy (float or None): accuracy on the training data, R^2 for regression,
-          computed on at most 10,000 rows that are spread over all,
-        - validation_accuracy (float or None): accuracy, or R^2, on the validation data or the
-          fold; None where there are none,
-        - seconds (float): duration of the epochs, which the network may share with others,
-        - score (float): the validation accuracy or, without one, the training accuracy; NaN where
+          computed on at most 10,000 evenly spaced rows,
+        - validation_accuracy (float or None): accuracy, or R^2, on the validation data or the fold;
+          None without either,
+        - seconds (float): duration of the epochs, during which other networks may have been
+          trained, too,
+        - score (float): the validation accuracy or, without one, the training accuracy; NaN if
           training diverged or was not begun,
-        - kept_epoch (int): number of the epoch whose parameters the network has,
+        - kept_epoch (int): number of the epoch that the network's parameters come from,
         - round (int): the last round of successive halving that the network took part in, from 0,
-        - state (str): "trained", "target reached", "no improvement" where the patience ended
-          training, "stopped by halving after epoch ...", or a sentence that says how training
-          diverged (the network is then as it was before the epoch that diverged); where training
-          was interrupted also "stopped after epoch ..." or "not begun",
+        - state (str): "trained", "target reached", "no improvement" if the patience ended training,
+          "stopped by halving after epoch ...", or a sentence that says how training diverged (the
+          network is then as it was before the epoch that diverged); if training was interrupted
+          also "stopped after epoch ..." or "not begun",
         - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
@@ -78,7 +80,7 @@ class SweepResult:
         Returns
         -------
         pandas.DataFrame or list of dict
-            A data frame where pandas is installed, else `rows`.
+            A data frame if pandas is installed, else `rows`.
         """
         if find_spec("pandas") is None:
             return self.rows
@@ -88,12 +90,12 @@ class SweepResult:
 
     @property
     def scores(self) -> np.ndarray:
-        """Score of each network, as `rows` have it.
+        """Score of each network, as in `rows`.
 
         Returns
         -------
         numpy.ndarray
-            Float64 of shape (configs, folds); NaN where training diverged or was not begun.
+            Float64 of shape (configs, folds); NaN if training diverged or was not begun.
         """
         return self.values("score")
 
@@ -101,8 +103,8 @@ class SweepResult:
     def best_config(self) -> int:
         """Index of the best config.
 
-        Of the configs in the last round of halving it has the highest mean score over its folds
-        and, among equal ones, the lowest mean loss.
+        Of the configs in the last round of halving, the one with the highest mean score over its
+        folds is the best; of configs with equal scores, the one with the lowest mean loss.
 
         Returns
         -------
@@ -112,7 +114,7 @@ class SweepResult:
         Raises
         ------
         TrainingError
-            If in every config some network diverged or was not begun.
+            If every config has a network that diverged or was not begun.
         """
         means = self.scores.mean(axis=1)
         losses, rounds = self.values("loss").mean(axis=1), self.values("round")[:, 0]
@@ -136,13 +138,13 @@ class SweepResult:
         Raises
         ------
         TrainingError
-            If in every config some network diverged or was not begun.
+            If every config has a network that diverged or was not begun.
         """
         scores = self.scores[config := self.best_config]
         return self.networks[config * len(scores) + int(np.argmax(scores))]
 
     def values(self, key: str) -> np.ndarray:
-        """Return a number of each row.
+        """Return the number under a key of each row.
 
         Parameters
         ----------
@@ -199,28 +201,29 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
           processes: int | None = None) -> SweepResult:
     """Train a network for each combination of parameters (and fold), many of them at once.
 
-    Each network is trained as MLP.fit() would train it. The rows on which a fold is validated do
-    not choose the epoch that is kept. A network that diverges is marked in the result, and the
+    Each network is trained as MLP.fit() would train it. The validation rows of a fold are not used
+    to choose the epoch that is kept. A network that diverges is marked in the result, and the
     others continue.
 
-    On the host, processes share the networks, and read the samples from memory that they share.
+    On the host, the networks are distributed over processes, which read the samples from shared
+    memory.
     On other devices, networks with the same sizes, activation, loss, optimiser and batch are
     trained by the same launches of kernels, each with its own learning rate, schedule, momentum,
     decay, seed and last epoch.
 
-    When Ctrl-C or an error interrupts the training, what was trained is kept in the checkpoint,
-    and as a SweepResult in the exception's attribute `result`. Of networks that other processes
-    were training, only the checkpoint keeps the epochs.
+    If Ctrl-C or an error interrupts the training, the finished epochs are kept in the checkpoint,
+    and in a SweepResult in the exception's attribute `result`. The epochs of networks that other
+    processes were training are only in the checkpoint.
 
     Parameters
     ----------
     base : MLP or sequence of MLP
-        Network that gives the parameters that are not in the grid, and stays as it is. Of several
-        networks, each is trained with each combination.
+        Network that defines the parameters that are not in the grid; it is not changed. If there
+        are several networks, each is trained with each combination.
     grid : mapping from str to sequence, or sequence of such mappings
         Values to try for each parameter of MLP, in all combinations; the last parameter varies
-        fastest. Of several grids, as scikit-learn takes them, the combinations of each are tried.
-        {} stands for the base network as it is.
+        fastest. If there are several grids, as in scikit-learn, the combinations of each grid are
+        tried. {} stands for the base network itself.
     x : array_like of float, shape (n, inputs)
         Samples.
     y : array_like, shape (n,) or (n, outputs)
@@ -234,27 +237,27 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     sample_weight : array_like of float, shape (n,), optional
         Weight of each sample, as for MLP.fit().
     device : str or Device, optional
-        Device for all networks; None takes the device of each MLP.
+        Device for all networks; None means the device of each MLP.
     halving : int, optional
-        Factor of successive halving, 2 or more, which stops hopeless networks early. With the
-        factor f and k = floor(log_f(configs)) rounds before the last one, but at most
-        floor(log_f(epochs)), all networks are trained for the share 1 / f**k of their epochs. The
-        1 / f of the configs with the highest mean scores go on to f times as many epochs, and so
-        on; ties are broken by the lower loss, then by the order. See Jamieson and Talwalkar
+        Factor f of successive halving, 2 or more, which stops unpromising networks early. There are
+        k = floor(log_f(min(configs, epochs))) rounds before the last one. In the first round, all
+        networks are trained for a fraction 1 / f**k of their epochs. After each round, the fraction
+        1 / f of the configs with the highest mean scores continues to f times as many epochs; ties
+        are broken by the lower loss, then by the order. See Jamieson and Talwalkar
         (2016), and the algorithm SuccessiveHalving in Li et al. (2018), Hyperband.
     checkpoint : str or Path, optional
         Folder of checkpoints, created if it is missing. Each network has a file there, which is
-        replaced after epochs.
+        replaced from time to time, after an epoch.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
-        this machine belongs to, or "local". All workers must see the folder of checkpoints, from
-        which the networks of a lost worker are trained again. With a cluster, `device` must be a
-        name.
+        this machine belongs to, or "local". All workers must have access to the folder of
+        checkpoints, from which the training of a lost worker's networks is resumed. With a cluster,
+        `device` must be a name.
     processes : int, optional
-        Number of processes that train on the host, this one included. None means one for each
-        processor, where training takes more than a moment.
+        Number of processes that train on the host, including this one. None means one for each
+        processor, or only this process if training is expected to take less than a second.
 
     Returns
     -------
@@ -292,7 +295,7 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
                                          settings.epochs))
                 for fold, (settings, split) in enumerate(data.of(mlp, mlp_device))]
         except InputError as error:
-            # errors of arrays are ValueErrors too
+            # keep the error's class: errors of arrays are ValueErrors, too
             raise type(error)(f"config {index}: {error}") from None
     check_memory_of_all([network.training.settings for network in networks], data.nbytes)
     folder = None if checkpoint is None else Path(checkpoint).absolute()
@@ -358,7 +361,7 @@ def _values(grid: Grid) -> dict[str, list[Any]]:
 
 def _open_checkpoints(networks: Sequence[_Network], data: SweepData, folder: Path,
                       resume: bool) -> None:
-    """Give each network its checkpoint file in the folder, and with `resume` the state in it."""
+    """Give each network its checkpoint file and, with `resume`, the state in the file."""
     def file_of(network: _Network) -> Path:
         fold = "" if network.fold is None else f"-fold{network.fold}"
         return folder / f"{network.config}{fold}.checkpoint"
@@ -387,7 +390,7 @@ def _open_checkpoints(networks: Sequence[_Network], data: SweepData, folder: Pat
 
 def _train(networks: Sequence[_Network], workers: SweepWorkers, halving: int | None,
            folder: Path | None) -> None:
-    """Train the networks, in rounds where `halving` says so."""
+    """Train the networks, with `halving` in rounds."""
     by_config: dict[int, list[_Network]] = {}
     for network in networks:
         by_config.setdefault(network.config, []).append(network)
@@ -414,7 +417,7 @@ def _train(networks: Sequence[_Network], workers: SweepWorkers, halving: int | N
 
 
 def _shares(networks: Sequence[_Network], configs: int, halving: int | None) -> list[int]:
-    """Return, for each round, by what the numbers of epochs are divided."""
+    """Return, for each round, the divisor of the numbers of epochs."""
     if halving is None:
         return [1]
     epochs, rounds = max(network.training.settings.epochs for network in networks), 0
@@ -431,10 +434,10 @@ def _rank(networks: Sequence[_Network]) -> tuple[bool, float, float]:
 
 
 class _Rounds:
-    """The finished rounds of successive halving, which a folder of checkpoints keeps.
+    """The finished rounds of successive halving, stored in the folder of checkpoints.
 
-    kept: for each round, the configs that go on after it.
-    Raises InputError where the folder has the rounds of another sweep.
+    kept: for each round, the configs that continue after the round.
+    Raises InputError if the folder has the rounds of another sweep.
     """
 
     def __init__(self, folder: Path | None, configs: int, halving: int | None) -> None:
@@ -466,7 +469,8 @@ def _result(networks: Sequence[_Network], data: SweepData, names: Sequence[str])
             continue
         split = data.splits[training.split]
         if training.training_score is None:
-            # the state was read from a checkpoint, and training stopped before this network
+            # the state was read from a checkpoint, and training was interrupted before this
+            # network's turn
             training.judge(split)
         training.state.settings = training.settings
         become(network.mlp, training.state, split.data)

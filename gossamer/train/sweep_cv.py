@@ -19,8 +19,8 @@ _NESTED = "estimator__"
 class SweepCV(Estimator):
     """A search for the best parameters of an MLP, like scikit-learn's searches.
 
-    It replaces GridSearchCV and, with `halving`, HalvingGridSearchCV. fit() cross-validates the MLP
-    with each combination of a grid, on the folds of sweep(), and trains the best one on all
+    SweepCV replaces GridSearchCV and, with `halving`, HalvingGridSearchCV. fit() cross-validates
+    the MLP with each combination of a grid, on the folds of sweep(), and trains the best one on all
     samples.
 
     Parameters
@@ -34,7 +34,8 @@ class SweepCV(Estimator):
     halving : int, optional
         Factor of successive halving, as for sweep().
     refit : bool
-        Whether to train the best parameters on all samples. predict() and score() need this.
+        Whether to train an MLP with the best parameters on all samples, as predict() and score()
+        require.
     return_train_score : bool
         Whether `cv_results_` has the scores on the training data, too.
     n_jobs : int, optional
@@ -54,9 +55,9 @@ class SweepCV(Estimator):
     best_score_ : float
         Mean score of the best combination over its folds: accuracy, or R^2.
     best_estimator_ : MLP
-        MLP with the best combination, trained on all samples; missing without `refit`.
+        MLP with the best combination, trained on all samples; absent without `refit`.
     refit_time_ : float
-        Seconds that this training took; missing without `refit`.
+        Seconds that the training of `best_estimator_` took; absent without `refit`.
     n_splits_ : int
         Number of folds.
     result_ : SweepResult
@@ -116,7 +117,7 @@ class SweepCV(Estimator):
         y : array_like, shape (n,) or (n, outputs)
             Labels or targets, as for MLP.fit().
         sample_weight : array_like of float, shape (n,), optional
-            Weight of each sample, as for MLP.fit(). The scores of folds do not weigh samples.
+            Weight of each sample, as for MLP.fit(). The scores of folds are not weighted.
 
         Returns
         -------
@@ -128,7 +129,8 @@ class SweepCV(Estimator):
         InputError
             If settings or data are wrong.
         TrainingError
-            If each combination diverged in some fold, or the best one on all samples.
+            If every combination diverged in at least one fold, or if the training on all samples
+            diverged.
         OutOfMemoryError
             If the device has no room.
         """
@@ -168,7 +170,7 @@ class SweepCV(Estimator):
 
     @property
     def classes_(self) -> np.ndarray:
-        """Labels in the order of the outputs; missing after a regression."""
+        """Labels in the order of the outputs; absent for regression."""
         return self._of_best("classes_")
 
     @property
@@ -178,7 +180,7 @@ class SweepCV(Estimator):
 
     @property
     def feature_names_in_(self) -> np.ndarray:
-        """Names of the columns of x; missing where x had none."""
+        """Names of the columns of x; absent if x had none."""
         return self._of_best("feature_names_in_")
 
     @property
@@ -194,7 +196,7 @@ class SweepCV(Estimator):
         return self.best_estimator_
 
     def _of_best(self, name: str) -> Any:
-        """Return an attribute of the best network. Raises AttributeError where it has none."""
+        """Return an attribute of the best network. Raises AttributeError if it is missing."""
         if not hasattr(self, "best_estimator_"):
             raise AttributeError(f"this SweepCV has no {name}: it is not trained yet")
         return getattr(self.best_estimator_, name)

@@ -17,16 +17,16 @@ from gossamer.train.network_training import Split
 from gossamer.train.training_data import available_memory, digest_of, given_samples, trainable
 
 _Form = tuple[int | None, int | None, str | None, str]
-"""What decides how x and y are read: the expected numbers of inputs and outputs, the task, and the
-class weights as text."""
+"""Key of samples that are read in the same way: the expected numbers of inputs and outputs, the
+task, and the class weights as text."""
 
 _Scaled = tuple[_Form, bool, bool, str, int]
-"""What decides how samples are scaled and checked: `standardise`, `scale_targets`, the activation
-of the outputs, and the fold."""
+"""Key of samples that are scaled and checked in the same way: the _Form, `standardise`,
+`scale_targets`, the activation of the outputs, and the fold."""
 
 
 class SweepData:
-    """The samples of a sweep, which networks share where they are read and scaled alike.
+    """The samples of a sweep, shared by networks that need them read and scaled in the same way.
 
     splits: the samples of all networks so far.
     """
@@ -44,7 +44,7 @@ class SweepData:
     def of(self, mlp: MLP, device: Device) -> list[tuple[Settings, int]]:
         """Return the settings of an MLP and the index of its split, for each fold.
 
-        Raises InputError where settings or samples are wrong.
+        Raises InputError if settings or samples are wrong.
         """
         sizes = given_sizes(mlp)
         form = (*((sizes[0], sizes[-1]) if sizes else (None, None)), mlp.task,
@@ -57,7 +57,7 @@ class SweepData:
         result = []
         for fold, rows in enumerate(rows_of_folds):
             settings = Settings.of(mlp, replace(data.shape, rows=len(rows)))
-            # each fold is scaled by the rows that it is trained on
+            # each fold has its own scaling, computed from the rows that its network is trained on
             is_scaled = settings.scales(data)
             key = (form, settings.standardise, settings.scale_targets,
                    settings.problem(0, 0).output_activation, fold if is_scaled else 0)
@@ -101,7 +101,7 @@ class SweepData:
 
 
 def _rows_of_folds(data: Samples, folds: int | None) -> list[np.ndarray]:
-    """Return, for each fold, the rows outside of it, on which its network is trained.
+    """Return, for each fold, the training rows: those outside of the fold.
 
     The classes are spread evenly over the folds. Without folds, a network is trained on all rows.
     """

@@ -23,18 +23,19 @@ from gossamer.train.sweep_data import SweepData
 from gossamer.train.training_data import available_memory
 
 _SHARE = 8
-"""The most networks that a processor trains at once. They share the fixed costs of an epoch."""
+"""Maximum number of networks that a process trains together, so that they share the fixed costs of
+an epoch."""
 _WORTH_S = 1.0
-"""Seconds of training from which on further processes are started."""
+"""Expected training time in seconds above which additional processes are started."""
 
 _Job = list[NetworkTraining]
 
 
 class SweepWorkers:
-    """Trains networks, together where they are alike.
+    """Trains the networks of a sweep, those with equal problems together.
 
-    On the host, processes take the longest trainings first, and this process meanwhile takes the
-    shortest. On other devices this process trains, or the workers of a Ray cluster.
+    On the host, other processes start with the longest trainings, and this process with the
+    shortest. On other devices, this process or the workers of a Ray cluster train.
 
     data: the samples of all networks.
     processes: number of processes on the host, as for sweep().
@@ -92,12 +93,12 @@ class SweepWorkers:
                     self._finish(job, future)
 
     def _room(self) -> int:
-        """Return the number of processes for which there is memory: each copies samples."""
+        """Return the number of processes for which there is memory, as each copies the samples."""
         free = available_memory()
         return sys.maxsize if free is None else max(1, free // max(1, self._nbytes) - 1)
 
     def _start(self, count: int) -> None:
-        """Start further processes, unless they run or there is nothing for them to do."""
+        """Start additional processes, unless they are running or there is no work for them."""
         if self._pool is not None or count < 2:
             return
         self._threads = max(1, processors() // count)
@@ -109,7 +110,10 @@ class SweepWorkers:
             count - 1, "process that trains networks", variables=blas.variables(self._threads)))
 
     def _jobs(self, trainings: Sequence[NetworkTraining], share: int) -> list[_Job]:
-        """Return groups of networks that are trained at once, on processors `share` at most."""
+        """Return groups of networks that are trained together.
+
+        share: maximum number of networks in a group on the host.
+        """
         groups: dict[Any, _Job] = {}
         for training in trainings:
             key = (training.problem(self._splits), id(self._splits[training.split].data),
@@ -119,7 +123,7 @@ class SweepWorkers:
         for group in groups.values():
             most, device = share, group[0].device
             if self._ray is None and isinstance(device, Device) and device is not find("host"):
-                # half of the device is for the samples
+                # half of the device's memory is reserved for the samples
                 nbytes = 12 * group[0].settings.problem(0, 0).parameter_count
                 most = max(1, device.limits.memory_bytes // 2 // nbytes)
             jobs += [group[first:first + most] for first in range(0, len(group), most)]
@@ -132,7 +136,7 @@ class SweepWorkers:
         return future
 
     def _finish(self, job: _Job, future: Future[Any]) -> None:
-        """Wait for a job. Where its process ended, another one does it, or this one."""
+        """Wait for a job. If its process ended, another process does the job, or else this one."""
         while True:
             try:
                 done, texts = future.result()
@@ -148,7 +152,7 @@ class SweepWorkers:
 
 
 def _take(job: _Job, future: Future[Any]) -> None:
-    """Take the results of another process as soon as they are there."""
+    """Take the results of another process as soon as they are available."""
     if not future.cancelled() and future.exception() is None:
         _merge(job, future.result()[0])
 

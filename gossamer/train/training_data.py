@@ -1,4 +1,4 @@
-"""Samples of an MLP, their hash, and the needed memory."""
+"""Samples of an MLP: checks, scaling, hash, and the memory that training needs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
-"""Largest number of distinct values for which whole floats in y may be meant as labels."""
+"""Maximum number of distinct values at which whole floats in y cause a warning that they may be
+meant as labels."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
     """Return checked samples, weighted by the MLP's class_weight.
 
-    Warns if numbers to learn may be meant as labels. Raises errors as samples() does.
+    Warns if regression targets may be meant as labels. Raises errors as samples() does.
 
     classes: labels that may occur; None means the labels in y.
     """
@@ -44,7 +45,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warn if numbers to learn are few distinct whole values."""
+    """Warn if regression targets have few distinct values, all of them whole."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
@@ -89,7 +90,7 @@ _BYTES_EACH = 8192
 """Approximate bytes that each network of a sweep needs besides its parameters."""
 _COPIES, _DEVICE_COPIES = 2, 3
 """Number of copies of the parameters that exist at the same time on the host and on the training
-device. The device has those after the last epoch, and those before each of the last two epochs."""
+device. The device has the current parameters, and those before each of the last two epochs."""
 
 
 def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
@@ -108,7 +109,7 @@ def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
 
 
 def check_memory_of_all(networks: Sequence[Settings], nbytes: int) -> None:
-    """Raise InputError where the host's memory is too small for all networks of a sweep.
+    """Raise InputError if the host's memory is too small for all networks of a sweep.
 
     nbytes: bytes of the samples.
     """

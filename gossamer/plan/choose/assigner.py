@@ -1,6 +1,6 @@
-"""The choice of the candidates that make a network fastest.
+"""Chooses the combination of candidates that makes a network fastest.
 
-They are chosen among the candidates that were measured for the network's layers and fusions.
+The candidates are those that were measured for the network's layers and fusions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Assigned:
     cost_us: cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
     conversions: the conversions of values between the candidates, in the order of the network.
-    choices: the choices of the options that are taken.
+    choices: the keys of the options that are taken, as in `Option.choice`.
     """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
@@ -57,7 +57,7 @@ class Assigned:
 class Assigner:
     """Finds a table's cheapest plan assignments and their programs.
 
-    It has the table's candidates measured; plan_assignment.py finds the assignments.
+    The table's candidates are measured first. plan_assignment.py solves the integer program.
     """
 
     def __init__(self, table: Table) -> None:
@@ -76,7 +76,7 @@ class Assigner:
     def _promising(self) -> list[tuple[Layer, Candidate]]:
         """Return the cheapest assignment's candidates with their layers.
 
-        Candidates without a time count with their estimates.
+        For a candidate without a measured time, the estimate is used.
         """
         self._table.refresh()
         try:
@@ -116,8 +116,8 @@ class Assigner:
                 excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment with measured conversions and checked candidates.
 
-        The candidates are correct with the constants of their layers. A layer that no algorithm of
-        the device supports runs on the host.
+        Each candidate was checked to be correct with the constants of its layer. A layer that no
+        algorithm of the device supports runs on the host.
 
         restriction: by default all candidates are admitted, or those of the policy's `only`
         wherever it can be used. excluded: other assignments, which are not returned.
@@ -147,8 +147,9 @@ class Assigner:
     def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment of layers and fusions.
 
-        Candidates that may still be measured count with their estimates, and conversions with a
-        lower bound of their time. Raises UnsupportedError if no formats fit together.
+        The cost of a candidate that may still be measured is its estimated time, and the cost of a
+        conversion that was not measured is a lower bound of its time. Raises UnsupportedError if
+        every assignment has infinite cost.
 
         restriction, excluded: as in checked().
         """
@@ -175,9 +176,9 @@ class Assigner:
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
         """Return the options of all nodes and fusions.
 
-        Each comes with its layer or fusion and its candidate, which is None for a reshape. Raises
-        GossamerError with the reasons if all candidates of a layer are excluded and no fusion has
-        an option for it.
+        Each option comes with its layer or fusion and its candidate, which is None for a reshape.
+        Raises GossamerError with the reasons if all candidates of a layer are excluded and no
+        fusion has an option for it.
         """
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
         for node in self._table.nodes:
@@ -198,10 +199,7 @@ class Assigner:
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
                 outputs: Sequence[Format], unwanted: int = 0, kind: str = "") -> Option:
-        """Return an option that reads and writes these formats.
-
-        It computes a layer or fusion.
-        """
+        """Return the option that computes a layer or fusion in these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
         if layer.covers:
@@ -216,7 +214,7 @@ class Assigner:
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return a reshape's possible input and output formats.
 
-        A reshape leaves memory unchanged. The value has to be row-major, or packed if both shapes
+        A reshape copies nothing. Its input has to be row-major, or may be packed if both shapes
         have the same packed layout.
         """
         spec, facts = self._network.specs[layer.inputs[0]], layer.facts.get(layer.outputs[0], REAL)
@@ -255,7 +253,7 @@ def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def whole(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit only the part that is the whole network."""
+    """Admit only candidates that compute the whole network as one part."""
     return node.layer.name == WHOLE
 
 
@@ -264,9 +262,9 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     """Return each step's reasons for fused or unfused computation.
 
     The key of a step is the name of its layer or fusion; the key of a reason is the name of an
-    algorithm, or LAYER_BY_LAYER. The step of a fusion gets the reason why the fusion is not
-    computed layer by layer. The reasons why no algorithm computes a fusion that was not taken are
-    listed at the step that computes its first layer.
+    algorithm, or LAYER_BY_LAYER. A fusion that was taken has the reason why its layers are not
+    computed one by one. For a fusion that was not taken, the reason why each algorithm does not
+    compute it is listed at the step that computes the fusion's first layer.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Planned.

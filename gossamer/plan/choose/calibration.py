@@ -60,7 +60,7 @@ class Calibration:
                               if array.shape[:1] == (self.images,)}
 
     def check(self, batch: int) -> None:
-        """Raise InputError if a batch size cannot be compared."""
+        """Raise InputError if programs of a batch size cannot be compared with the reference."""
         if self._mixing is not None and batch != self.images:
             raise InputError(f"the calibration inputs have {self.images} images, expected {batch} "
                              f"for batch {batch}: {self._mixing}")
@@ -68,7 +68,7 @@ class Calibration:
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
         """Return the largest normalised error of the outputs of run().
 
-        It computes `batch` images at a time. Raises InputError as check() does.
+        run() is called with `batch` images at a time. Raises InputError as check() does.
         """
         self.check(batch)
         worst = 0.0
@@ -95,8 +95,8 @@ class Calibration:
         chosen: makes the fastest plan in which only the named layers may be less precise than
         float32; None stands for all layers. If the plan for None exceeds the tolerance, as many
         layers as possible keep their lower precision, starting with those that save the most time.
-        Their number is found by bisection, assuming that each further layer of lower precision
-        increases the error.
+        The number of these layers is found by bisection, assuming that each further layer of lower
+        precision increases the error.
         error: returns the error of a program.
         """
         taken = chosen(None)
@@ -138,7 +138,7 @@ def _less_precise(program: Program) -> list[Step]:
 def _saved(step: Step) -> float:
     """Return the microseconds that a step's lower precision saves.
 
-    They are compared with the best float32 candidate.
+    The step's time is compared with that of the fastest float32 candidate.
     """
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)

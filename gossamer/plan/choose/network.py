@@ -30,7 +30,7 @@ from gossamer.tensor import (
 class Network:
     """A network at one batch size, lowered to layers.
 
-    Nothing is chosen for the layers yet.
+    No algorithms are chosen yet.
 
     inputs: specs of the network's inputs by the names of their values.
     outputs: specs of the network's outputs.
@@ -66,7 +66,7 @@ class Network:
                 reshapes: Mapping[str, Format] | None = None) -> Program:
         """Return the program with the choices that decide() makes.
 
-        Its concatenations and slices copy nothing if the formats allow that.
+        Concatenations and slices of the program copy nothing if their formats allow that.
 
         decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
         """
@@ -145,12 +145,13 @@ class ProgramBuilder:
     def converted(self, name: str, spec: TensorSpec) -> str:
         """Return the name of a value converted to a spec.
 
-        This is `name` itself, or a copy that is made once for all readers.
+        This is `name` itself if the value already has the spec. Otherwise a conversion is added,
+        once for all readers.
         """
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # several formats may describe the same memory: their readers share one conversion, to the
-        # format for which the plan assignment has counted a cost
+        # several formats may describe the same layout in memory: their readers share one
+        # conversion, to the canonical format, whose cost is in the cost of the plan assignment
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"
@@ -189,7 +190,7 @@ def _kept(source: TensorSpec, target: TensorSpec) -> Format:
 def _canonical(spec: TensorSpec) -> TensorSpec:
     """Return the spec with its memory_format().
 
-    This format is equal for all formats that describe the same memory.
+    Formats that describe the same layout in memory have the same memory_format().
     """
     return replace(spec, format=memory_format(spec))
 
@@ -204,9 +205,9 @@ def has_same_packing(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def may_be_conversion(name: str, values: Iterable[str]) -> bool:
-    """Return whether a layer's name may be a conversion's.
+    """Return whether a layer's name may be the name of a conversion.
 
-    values: the values that it may convert.
+    values: names of the values that may be converted.
     """
     return any(name.startswith(f"{value} as ") for value in values)
 

@@ -1,8 +1,7 @@
-"""Time and accuracy of a chosen program.
+"""Time and accuracy of a chosen program, and its comparison with other programs.
 
-They are compared with those of other programs.
-
-The module imports no code that measures, because reports import it also if nothing was measured.
+The module imports no code that measures, because reports import this module even if nothing was
+measured.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class EndToEnd:
 class Planned:
     """A program for one batch size and its choice.
 
-    assigner: the maker of the program; None if nothing was measured.
-    assigned: the assignment that the assigner has made; None if nothing was measured.
+    assigner: the Assigner that made the program; None if nothing was measured.
+    assigned: the assignment from which the program was made; None if nothing was measured.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None if it was not measured.
@@ -79,7 +78,7 @@ class Planned:
     plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
     p25_us, p75_us, outcome, is_taken and is_equal (to the plan taken, within noise). The first dict
     is about the plan of the cheapest assignment. Empty if no plans were compared.
-    is_stored: whether the choices are those of another plan, without its times.
+    is_stored: whether the choices were restored from another plan, whose times are not known.
     """
 
     program: Program

@@ -1,24 +1,25 @@
 """The cheapest plan assignment of a network.
 
 An assignment chooses the options that compute the nodes, and the formats of every value. An option
-computes one node, or as a fusion several nodes in one step. It has a time as its cost, requires a
-format of every value that it reads, and determines a format of every value that it writes. If
-readers require a value in other formats than its writer's, the value is converted once to each of
-these formats, and all readers that require the same format share the copy. This is the layout
-selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
-programming", CGO 2018), with conversions shared by readers and with fusions. It is solved as an
-integer program by SciPy (scipy.optimize.milp, which calls HiGHS).
+computes one node or, if it is a fusion, several nodes in one step. The cost of an option is its
+time. An option requires one format of each value that it reads, and determines the format of each
+value that it writes. If readers require a value in other formats than its writer's, the value is
+converted once to each of these formats, and all readers that require the same format share the
+copy. This is the layout selection of Anderson and Gregg ("Optimal DNN primitive selection with
+partitioned boolean quadratic programming", CGO 2018), with conversions shared by readers and with
+fusions. It is solved as an integer program by SciPy (scipy.optimize.milp, which calls HiGHS).
 
 - Options of the same nodes with equal formats have the same effect on other nodes. Such options are
-one state. A variable of the program says whether the state is taken. Of the states that compute a
-node, exactly one is taken.
-- For each reader of a value, the program has a variable for each pair of a format that is written
-and a format that the reader needs: whether the reader gets the value by this conversion.
+merged into one state. A binary variable says whether the state is taken. Exactly one of the states
+that compute a node is taken.
+- For each reader of a value, and each pair of a format in which the value may be written and a
+format that the reader may require, a binary variable says whether the reader gets the value by this
+conversion.
 - For each value and pair of formats, one more variable says whether the value is converted at all.
-This variable has the cost of the conversion.
+The objective has the cost of the conversion times this variable.
 
 Because of the variables for each reader, the linear relaxation has an integer solution for nearly
-all networks, so that no search is needed.
+all networks, so that no branching is needed.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ _TOTAL = 1e4
 """Costs are scaled such that the cheapest options add up to this number, which is far above the
 absolute tolerances of HiGHS (1e-7 and 1e-6)."""
 _PREFERRED = 1e-4
-"""Increase of an option's scaled cost per position in the order of preference, so that among
-options that count as equal the first is taken. It is smaller than any real difference of times."""
+"""Penalty added to an option's scaled cost per position in the order of preference, so that the
+first of several options of equal cost is taken. The penalty is smaller than any real difference of
+times."""
 _UNWANTED = 100 * _TOTAL
-"""Increase of an option's scaled cost for each node that another option should compute."""
+"""Penalty added to an option's scaled cost for each of its `unwanted` nodes."""
 _MOST_SECONDS = 60.0
-"""Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
-than one second; random costs of values that dozens of nodes read take ten."""
+"""Time limit of the solver in seconds, after which the best assignment so far is taken. Networks of
+hundreds of layers take less than one second; random costs take ten seconds if dozens of nodes read
+a value."""
 
 _INFEASIBLE = 2
 """Status of scipy.optimize.milp if the constraints cannot all be satisfied."""
@@ -77,8 +80,8 @@ class Option:
     writes: the values that the option writes for other options, each with its format.
     of_fusion: whether the option belongs to an algorithm that may compute several nodes.
     kind: the name that distinguishes options with the same effect when assignments are excluded.
-    unwanted: how many of its nodes another option should compute. The sum of these numbers is
-    minimised first, whatever the costs are.
+    unwanted: number of the option's nodes that another option should compute if possible. The sum
+    of these numbers over an assignment is minimised first, and the cost second.
     """
 
     cost: float
@@ -93,13 +96,14 @@ class Option:
     def choice(self) -> Hashable:
         """The key by which assignments are excluded.
 
-        A different assignment must not have all of these in common.
+        An excluded assignment is given by the keys of its options. An assignment that has all of
+        these keys is not returned.
         """
         return self.effect, self.kind
 
     @cached_property
     def effect(self) -> Hashable:
-        """All of an option except its cost: what other options depend on."""
+        """All fields except `cost` and `kind`: those that other options depend on."""
         return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
@@ -123,18 +127,19 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              excluded: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
     """Return the cheapest plan assignment within a slack.
 
-    Nearly equal costs are treated as equal: of options of a node that count as equal, the first is
-    taken.
+    Nearly equal costs are treated as equal: of several options of a node whose costs are treated as
+    equal, the first is taken.
 
-    An option that costs at most (1 + slack) times the cheapest option of its node counts with the
-    cost of the cheapest. Any other option is compared with the cheapest option of its node that has
-    the same formats: if it costs at most (1 + slack) times as much, it counts with that option's
-    cost. So the total is at most (1 + slack) times the minimum. Among the options with the same
-    formats as the option that a node takes, none is cheaper by more than the slack.
+    If an option's cost is at most (1 + slack) times the minimum over the options of its node, the
+    minimum is used as its cost. Any other option is compared with the cheapest option of its node
+    that has the same formats: if it costs at most (1 + slack) times as much, that option's cost is
+    used, and otherwise it is not taken. So the total is at most (1 + slack) times the minimum.
+    Among the options with the same formats as the option that a node takes, none is cheaper by more
+    than the slack.
 
-    An option of a fusion is not compared with the options that compute its nodes unfused. It counts
-    with (1 + slack) times its cost, so that a fusion is taken only if computing its nodes one by
-    one costs more than that. The total is then at most (1 + slack)^2 times the minimum.
+    An option of a fusion is not compared with the options that compute its nodes unfused. Its cost
+    is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
+    costs more than that. The total is then at most (1 + slack)^2 times the minimum.
 
     options: the options of all nodes; of options of the same nodes, those that are preferred come
     first.
@@ -143,7 +148,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     conversion: a function of a value and two unequal formats that returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity if no copy is possible.
     Formats are compared by equality.
-    excluded: assignments that are not returned, each as the choices of its options.
+    excluded: assignments that are not returned, each as the keys (`Option.choice`) of its options.
 
     Options are compared only with options that have the same number of unwanted nodes.
     Raises NoAssignmentError if every plan assignment has infinite cost.
@@ -202,8 +207,8 @@ def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], 
             ) -> Iterator[tuple[int, int, float]]:
     """Yield the states: the option taken for each effect, its rank, and its cost.
 
-    key_of: returns the effect, or another key by which options are grouped. An option is yielded by
-    its index, with its position among the options of its nodes and the cost with which it counts.
+    key_of: returns the effect, or another key by which options are grouped. Each item is the index
+    of an option, its position among the options of its nodes, and the cost that is used for it.
     """
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
@@ -247,7 +252,8 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: I
         got = {pair: program.variable(0.0) for pair in converted if pair[1] in reader}
         for pair, variable in got.items():
             program.limit([variable], -math.inf, 0.0, less=[converted[pair]])
-        # a state that reads gets the value once, and only a state that is taken provides it
+        # each reading state that is taken gets the value exactly once, and from a writing state
+        # that is taken
         for end, states_of, low in ((1, reader, 0.0), (0, given, -math.inf)):
             for format_, states in states_of.items():
                 program.limit([variable for pair, variable in got.items() if pair[end] == format_],
@@ -256,7 +262,7 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: I
 
 
 class _Program:
-    """An integer program: variables with costs, and limits of sums of variables."""
+    """An integer program: variables with costs, and linear constraints."""
 
     def __init__(self) -> None:
         self._variables: list[tuple[float, float, bool]] = []
@@ -264,17 +270,17 @@ class _Program:
         self._limits: list[tuple[float, float]] = []
 
     def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
-        """Return the number of a new variable.
+        """Add a variable between 0 and 1, and return its index.
 
-        A variable of a state is 0 or 1. The others are, too, if those of all states are. extra: a
-        cost that is not scaled.
+        Variables of states are declared as integers. If these are 0 or 1, so are all others in an
+        optimal solution. extra: a cost that is not scaled.
         """
         self._variables.append((cost, extra, is_state))
         return len(self._variables) - 1
 
     def limit(self, variables: Iterable[int], low: float, high: float,
               less: Iterable[int] = ()) -> None:
-        """Limit a sum of variables minus others to a range."""
+        """Add the constraint that a sum of variables minus a sum of others is in a range."""
         row = len(self._limits)
         self._limits.append((low, high))
         self._entries += [(row, variable, 1.0) for variable in variables]
@@ -283,7 +289,7 @@ class _Program:
     def solution(self, scale: float) -> np.ndarray:
         """Return the variables' values at minimum total cost.
 
-        Raises NoAssignmentError if there are none. scale: factor of the costs.
+        Raises NoAssignmentError if there is no solution. scale: factor of the costs.
         """
         # importing scipy.optimize takes a few tenths of a second
         from scipy import optimize, sparse

@@ -27,6 +27,7 @@ _SAMPLE_US = 1e4
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
     """Return whether a program is faster beyond the samples' spread.
 
+    The upper quartile of its times must be below the lower quartile of the other program's times.
     False unless both programs run.
     """
     return (time.timing is not None and other.timing is not None
@@ -56,7 +57,8 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
         if waiting or any(timed.failure for timed in fresh.values()):
-            # reference cycles hold the frames of an error, and these frames keep device memory
+            # the frames of an error's traceback refer to device memory, and only the garbage
+            # collector frees them, because they are in reference cycles
             gc.collect()
     return [known[key] for key in keys]
 
@@ -64,8 +66,9 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
 def program_key(program: Program, device: Device) -> str:
     """Return 32 hexadecimal digits that identify what a program runs.
 
-    These are its problems, algorithms, their sources and libraries, configs, layouts, precisions,
-    the order of steps, which steps copy nothing, and which step reads which value.
+    The digits are a hash of the program's problems, algorithms with their sources and libraries,
+    configs, layouts, and precisions, of the order of the steps, of which steps copy nothing, and of
+    which step reads which value.
     """
     numbers: dict[str, int] = {}
 
@@ -85,8 +88,8 @@ def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Coll
                     device: Device, repeats: int) -> dict[str, EndToEnd]:
     """Return the times of programs that fit into memory together.
 
-    The result also has the reasons why other programs do not run. A program that finds too little
-    memory next to the others is left out. Programs whose times are missing come first; if all of
+    The result also has the reasons why other programs do not run. A program is left out if the
+    others leave too little memory for it. Programs whose times are missing come first; if all of
     these fail to run, no other program is timed.
     """
     results: dict[str, EndToEnd] = {}

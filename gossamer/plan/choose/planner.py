@@ -117,7 +117,7 @@ class Planner:
         return self._refined(planned, self._tuner)
 
     def _chosen(self, network: Network) -> Planned:
-        """Return the cheapest plan within the tolerance, if any."""
+        """Return the cheapest plan; if there is a tolerance, the cheapest within it."""
         if self._calibration is None:
             return self._made(network, None)
         return self._calibration.choose(partial(self._made, network), self._error)
@@ -139,9 +139,9 @@ class Planner:
             self._tuner.release()
 
     def _refined(self, planned: Planned, tuner: Tuner) -> Planned:
-        """Return the fastest plan from end to end.
+        """Return the plan with the shortest end-to-end time.
 
-        It is the plan of the cheapest assignment, or another plan.
+        This is the plan of the cheapest assignment, or one of those that are compared with it.
         """
         from gossamer.plan.choose.refine import refined
 
@@ -195,9 +195,9 @@ class FirstChoices:
 
     Each layer takes the first algorithm that supports the problem, in its first config, with the
     formats that move the fewest bytes, and packed values if it can write them. On devices that
-    compile, algorithms on bits come first: in a network that is packed as a whole they take a small
-    share of the time of the others. A layer that no algorithm of the device supports runs on the
-    host.
+    compile kernels, algorithms on packed bits come first: in a network whose values are all packed,
+    they take a small fraction of the time of other algorithms. A layer that no algorithm of the
+    device supports runs on the host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
     networks computes; all other layers are computed unfused.
@@ -223,7 +223,7 @@ class FirstChoices:
         return self._network.program(self._device, self.choice, self.fusions)
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return the parts of a network.
+        """Return the parts that a library for whole networks computes.
 
         Layers whose algorithm the policy decides are left out. Layers whose weights are all zero
         are left out too, because gossamer computes only their epilogues. If `only` names an
@@ -243,7 +243,7 @@ class FirstChoices:
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         """Return the choice for a layer or fusion.
 
-        The builder already has its inputs.
+        The builder already has the layer's inputs.
         """
         able, layer_device, reasons = self._able(layer)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
@@ -265,7 +265,7 @@ class FirstChoices:
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
         """Return a layer's possible algorithms, in order, and their device.
 
-        The reason why each other algorithm may not is returned, too.
+        The reason why each other algorithm may not compute the layer is returned, too.
         """
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
@@ -283,7 +283,7 @@ class FirstChoices:
                      ) -> Iterator[tuple[Algorithm, list[Variant]]]:
         """Yield the algorithms that read the packed inputs without conversion.
 
-        Each comes with the variants that do so.
+        Each algorithm comes with its variants that read these inputs unconverted.
         """
         for algorithm in able:
             found = [variant for variant
@@ -297,7 +297,7 @@ class FirstChoices:
                            ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
         """Return the algorithms that `only` forces, by fusion name.
 
-        Each comes with the reasons why other algorithms cannot compute the fusion. The fusions that
+        Each algorithm comes with the reasons why others cannot compute the fusion. The fusions that
         the algorithm can compute are taken in the order of the network. A fusion that shares a
         layer with an earlier one is left out.
         """

@@ -1,9 +1,9 @@
 """Times a few assignments as whole programs.
 
-The cheapest assignment is based on the times of layers that ran alone. These times do not show
-which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
-the gaps between layers. So the next cheapest assignments are timed as whole programs, too, and two
-others: the one of dense algorithms only, and the whole network by one call of a library.
+The cheapest assignment is based on the times of layers that ran alone. Such times do not include
+the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore the
+next cheapest assignments are timed as whole programs, too, and two others: dense algorithms only,
+and the whole network in one call of a library.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
 def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:
     """Return the restrictions of the assignments to compare.
 
-    They are listed by the assignments' names. None stands for the cheapest assignment that was not
+    The keys are names of the assignments. None stands for the cheapest assignment that was not
     tried yet.
     """
     restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
@@ -94,9 +94,9 @@ def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restricti
 def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> str:
     """Return the plan to use.
 
-    Of the plans that are equal to the fastest within noise, the network as one part comes first:
-    other programs on the processors slow it down most, so that without them the other plans would
-    be slower. The rest follow in their order.
+    Of the plans that are equal to the fastest within noise, the network as one part is preferred:
+    other programs on the CPU slow this plan down most, so that without them it would be the
+    fastest. Otherwise the first plan is preferred.
     """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:

@@ -53,10 +53,10 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Return the versions of each algorithm in stored choices.
 
-    These are its source hash and the versions of its libraries.
+    These are the hash of the algorithm's source, and the versions of the libraries that it calls on
+    the device.
 
-    The keys are op and name. The libraries are those that the algorithm calls on the device, with
-    their versions. Algorithms that gossamer does not have are left out.
+    The keys are op and name. Algorithms that gossamer does not have are left out.
     """
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
@@ -167,7 +167,8 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
     """Return a layer's stored choice, or why it is unusable.
 
     threads: threads of a layer on the host, replacing those of the choice.
-    exact: whether the choice may be used only for a problem that counts as equal for the algorithm.
+    exact: whether the choice may be used only if the layer's problem has the same key as the stored
+    problem.
     """
     layer_device = find("host") if step["on_host"] else device
     for algorithm in OPS[layer.op].algorithms:
@@ -192,7 +193,7 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
     """Yield a precision's variants, then those of all precisions.
 
-    Libraries take long to list the variants of other precisions.
+    The variants of other precisions come last, because libraries take long to list them.
     """
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
@@ -201,11 +202,11 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Device) -> bool:
     """Return whether a variant is the stored choice.
 
-    Its threads on the host are ignored.
+    The number of threads on the host is ignored.
     """
     name, config, *layouts, precision = candidate_key(algorithm, variant)
     stored_config = step["config"]
-    if not device.compiles:  # the caller has chosen the variants of some number of threads
+    if not device.compiles:  # the caller passes variants of one thread count
         config, stored_config = map(without_threads, (config, stored_config))
     return (name, config, *map(list, layouts), precision) == (
         step["algorithm"], stored_config, step["inputs"], step["outputs"], step["precision"])
@@ -214,8 +215,8 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Devic
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """Return the first variant of the preferred or another algorithm.
 
-    Another algorithm is the first that supports the layer. The layer runs on the host if no
-    algorithm of the device supports it.
+    If the preferred algorithm does not support the layer, the first algorithm that does is taken.
+    The layer runs on the host if no algorithm of the device supports it.
     """
     space = Space.unmeasured()
     able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)

@@ -39,14 +39,15 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec, pack
 
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
-"""A conversion, for all values of a shape with the same facts."""
+"""A conversion: the specs before and after, and the facts about the value. Values of the same
+shape, formats and facts share one measurement."""
 _NONE = WeightsInfo()
 _FEW_FLOPS = 2**26
-"""Operations of a small network. Copies and calls of a library take a considerable part of its
-time, about one millisecond."""
+"""Maximum number of floating-point operations of a small network. Such a network takes about one
+millisecond, a considerable part of which is copies and library calls."""
 IN_PLACE_SHARE = 0.01
 """Cost of a layer that is likely to copy nothing, as a share of its time. It is not 0, so that the
-fastest of the layer's candidates is taken in case it does copy."""
+fastest of the layer's candidates is taken in case the layer does copy."""
 
 
 class Table:
@@ -97,7 +98,7 @@ class Table:
         return [node for node in self.nodes if not node.layer.is_reshape]
 
     def _node(self, layer: Layer) -> MeasuredLayer:
-        """Return a layer without candidates."""
+        """Return a layer with its algorithms, but without candidates yet."""
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
         able, layer_device, reasons = eligibility(layer, self.device, self._refusal, self.policy)
@@ -109,15 +110,15 @@ class Table:
         return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
-        """Set the candidates that are measured so far."""
+        """Set each node's candidates to those that are measured so far."""
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
 
     def finish(self) -> None:
         """Set the candidates after all are measured.
 
-        A layer for which no candidate that the policy asks for works gets candidates of other
-        algorithms. Parts get the times that the library takes for their layers.
+        If none of a layer's candidates that the policy asks for works, candidates of other
+        algorithms are measured. For each part, the library's times of its layers are measured.
         """
         policy = self.policy
         self.refresh()
@@ -141,8 +142,9 @@ class Table:
     def _parts(self) -> list[Layer]:
         """Return the parts that a library may compute.
 
-        They are as few and as large as possible. The parts without the thin layers, which may be
-        faster alone, are returned, too.
+        The network is divided into as few and as large parts as possible, once with and once
+        without the thin layers, which may be faster alone. The parts of both divisions are
+        returned.
         """
         if not may_have_parts(self.policy):
             return []
@@ -154,8 +156,8 @@ class Table:
     def likely_us(self, node: MeasuredLayer, candidate: Candidate) -> float:
         """Return a candidate's cost in a plan in microseconds.
 
-        It is the measured or estimated time, or a small share of it if the layer is likely to copy
-        nothing.
+        The cost is the measured or estimated time, or a small share of this time if the layer is
+        likely to copy nothing.
         """
         is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
         return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
@@ -163,8 +165,8 @@ class Table:
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
         """Return the cost of a format conversion in microseconds.
 
-        It is the measured time, or a lower bound before it is measured. It is infinite if no
-        algorithm makes this copy.
+        The cost is the measured time, or a lower bound until it is measured. Infinite if no
+        algorithm supports the conversion.
         """
         change = self._change(value, source, target)
         if change not in self._conversions:
@@ -256,7 +258,7 @@ class Table:
 def _times_within(part: MeasuredLayer) -> dict[str, float]:
     """Return a library's microseconds for each layer of a part.
 
-    It is measured while the library computes the whole part.
+    The times are measured while the library computes the whole part.
     """
     layer = part.layer
     assert isinstance(layer.problem, PartProblem)

@@ -44,14 +44,14 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 4096
-"""Largest number of integers of a known input that a problem includes. Shapes are far shorter;
-longer inputs are the positions or masks of elements."""
+"""Maximum number of elements of a constant integer input that a problem includes. Shapes have far
+fewer; larger inputs are indices or masks."""
 
 
 def optimised_for(graph: Graph, device: Device) -> Graph:
     """Return the optimised graph for a device's plans.
 
-    It has the same results as `graph`.
+    The optimised graph has the same results as `graph`.
     """
     return optimise(graph, channels_first=device.compiles,
                     chooses_by_weights=device.compiles and not device.on_processors)
@@ -64,7 +64,7 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
     The constants are those that the layers read as run-time values.
 
     store: facts and packed forms of the graph's weights, which all batch sizes share.
-    Raises UnsupportedError, which names the node, if there is no problem for a node.
+    Raises UnsupportedError, which names the node, if no problem describes a node.
     """
     state = LowerState(static, WeightsStore() if store is None else store,
                        stating_nan(static, derive(static)))
@@ -79,9 +79,9 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 def _needed(state: LowerState) -> list[Layer]:
     """Return the layers without unnecessary reshapes and transpositions.
 
-    A reshape or transposition is unnecessary if all its readers read its input instead of its
-    result. Such a reader may be a matrix product that takes another product's matrix as it was
-    before the reshape to more dimensions, or a product that transposes a matrix itself.
+    A reshape or transposition is unnecessary if all layers that need its result read its input
+    instead. For example, a matrix product reads the result of another product as it was before it
+    was reshaped to more dimensions, and a product transposes a matrix itself.
     """
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
@@ -93,7 +93,8 @@ def _needed(state: LowerState) -> list[Layer]:
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
     """Return the floating-point operations of each node by its name.
 
-    The problems of the node's layers count them. Raises UnsupportedError as lower() does.
+    These are the operations of the problems of the node's layers. Raises UnsupportedError as
+    lower() does.
     """
     state = LowerState(static, WeightsStore(), {})
     flops = {}
@@ -160,10 +161,9 @@ def _gemm(state: LowerState, node: Node) -> None:
 def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
     """Add the product of a value with a weight.
 
-    The weight is (M, K).
-
-    The weight's rows give the M columns of the result. A value of more than two dimensions is
-    reshaped to a matrix before the product, and the result is reshaped back; reshapes copy nothing.
+    The weight is (M, K): each of its M rows gives one column of the result. A value of more than
+    two dimensions is reshaped to a matrix before the product, and the result is reshaped back;
+    reshapes copy nothing.
     """
     epilogue, values, weights = state.epilogue(node)
     inputs = [state.matrix(node, name) for name in (a, *values)]
@@ -184,7 +184,7 @@ def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
     """Add a product of run-time matrices.
 
-    Its epilogue is a separate layer.
+    The epilogue is added as a separate layer.
     """
     swapped = tuple(index for index, name in enumerate(("trans_a", "trans_b"))
                     if node.attributes.get(name))
@@ -404,7 +404,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
     """Raise TypeError unless the rules match the static ops.
 
-    The error names ops of static graphs without a rule, and rules whose op no static graph has.
+    The error names ops of static graphs without a rule, and rules for ops that no static graph has.
     """
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (

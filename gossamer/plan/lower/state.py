@@ -1,7 +1,7 @@
 """The state of lowering: a graph and the layers made from it.
 
-The layers that compute the graph's inputs from callers' tensors (bytes, float16, images in NHWC)
-are made here, too.
+This module also makes the layers that convert callers' tensors (bytes, float16, images in NHWC) to
+the graph's inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """A graph, with the layers and constants made from it.
 
-    store: facts and packed forms of the layers' weights; missing facts are added.
+    store: facts and packed forms of the layers' weights; facts that are missing there are added.
     facts: value facts of values and constants, by name.
     swapped: layers that transpose matrices. The key is the name of the result, the value is the
     name of the value that is transposed.
@@ -55,10 +55,10 @@ class LowerState:
         return self.static.constants.get(name)
 
     def weight(self, name: str) -> np.ndarray | None:
-        """Return a constant that all batch sizes share.
+        """Return a constant that all batch sizes share, or None.
 
-        Its packed forms can be shared. None for other values, and for constants that only this
-        batch size has.
+        All batch sizes can share the packed forms of such a constant. None for other values, and
+        for constants that only this batch size has.
         """
         return self.static.graph.constants.get(name)
 
@@ -93,9 +93,7 @@ class LowerState:
         self.add(node, replace(problem, facts=self.facts(inputs)), inputs, **names)
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
-        """Return what is known of a node's weights.
-
-        These are their density, mask hash and facts.
+        """Return the density, mask hash and facts of a node's weights.
 
         The weights are the node's second input.
         """
@@ -114,14 +112,14 @@ class LowerState:
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
         """Return the facts of values with few distinct values.
 
-        Unlike those of problems, they say whether a value may be NaN, on which its conversions
-        depend.
+        Unlike the facts in problems, these say whether a value may be NaN, because conversions
+        depend on that.
         """
         return {name: replace(facts, nan=self._facts[name].nan) for name in names
                 if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
-        """Return a value's facts as a problem has them.
+        """Return a value's facts in the form that problems contain.
 
         See shared_facts().
         """
@@ -144,8 +142,8 @@ class LowerState:
     def matrix(self, node: Node, name: str) -> str:
         """Return the name of a value reshaped to a matrix.
 
-        Its rows are the vectors along the value's last axis. A value of more dimensions is reshaped
-        once for all readers.
+        The rows of the matrix are the vectors along the value's last axis. A value of more
+        dimensions is reshaped once for all readers.
         """
         if len(self.spec(name).shape) == 2:
             return name
@@ -166,7 +164,7 @@ class LowerState:
                 name: str | None = None) -> None:
         """Add a reshape.
 
-        Its output is the source's memory with another shape.
+        The output is the source's memory with another shape.
 
         name: by default the name of the node.
         """
@@ -216,9 +214,9 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
 
 
 def _dense_groups(nonzero: np.ndarray) -> float:
-    """Return the share of fours with more than two nonzeros.
+    """Return the share of groups of four weights with more than two nonzeros.
 
-    A four is a group of four consecutive weights along axis 1.
+    A group is four consecutive weights along axis 1.
     """
     if nonzero.ndim < 2:
         return 1.0
@@ -228,9 +226,7 @@ def _dense_groups(nonzero: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class GivenInputs:
-    """A network's inputs in the callers' formats.
-
-    They are those of one batch size.
+    """A network's inputs in the callers' formats, at one batch size.
 
     layers: the layer that computes an input from the caller's tensor, for each input that needs
     such a layer.
@@ -274,8 +270,8 @@ def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
 def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
     """Return the expression that applies a format's factors and shifts.
 
-    The arrays of its further inputs are returned with it. A number that all channels share is a
-    constant of the expression; numbers that differ between channels are further inputs.
+    A number that all channels share is a constant of the expression. Numbers that differ between
+    channels are further inputs of the expression, whose arrays are returned, too.
     """
     expression, constants = identity(), []
     for name, numbers, neutral in (("mul", given.factors, 1.0), ("add", given.shifts, 0.0)):

@@ -1,4 +1,4 @@
-"""Layers on bits, trits and floats: the reasons and the memory use."""
+"""Which layers are computed on bits, trits or floats, why, and their memory use."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Whether layers are computed on bits, trits or floats.
-
-    It describes a layer, or all layers of a step.
+    """Whether a layer, or all layers of a step, are computed on bits, trits or floats.
 
     form: "bits", "trits" or "floats".
     reason: why the layer is computed on floats; "" for bits and trits.
@@ -85,9 +83,7 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
-    """Return a line on the size of packed weights.
-
-    They are the weights of layers on bits or trits.
+    """Return a line on the size of the weights of layers on bits or trits.
 
     An example is 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in float32'. "" if
     no layer is on bits or trits.
@@ -102,7 +98,7 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
     """Return the convolutions of a problem: itself, or those of a fusion.
 
-    A matrix product counts as a convolution of images of one pixel.
+    A matrix product is treated as a convolution of images of one pixel.
     """
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
@@ -148,9 +144,8 @@ class MemoryUse:
 def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
     """Return the memory of a program's layers; None if no layer is on bits.
 
-    Every value that a step writes counts in full, even if values that are never alive together
-    share memory. If a step works in place, so that it does not copy its value, the value counts
-    once: for the step that computed it.
+    Every value that a step writes counts in full, even if values with disjoint lifetimes share
+    memory. If a step works in place, its value counts once: for the step that computed the value.
 
     builds: the cost of preparing each step, with the bytes of its packed forms.
     """

@@ -1,9 +1,7 @@
-"""The cells of a report's tables as text.
+"""The cells of a report's tables as text, for the terminal and the HTML page.
 
-The terminal and the HTML page show them.
-
-Each table is its headings and its rows, both by the keys of the columns. The cell "is_taken" is not
-shown: it has text in the row of what was taken.
+A table consists of a dict of headings and a list of rows, which are dicts with the same keys. The
+cell "is_taken" of a row is not shown: it is not empty if the row's candidate or plan was taken.
 """
 
 from __future__ import annotations
@@ -30,8 +28,9 @@ _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome"
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of layers, the rows of a report.
 
-    Two columns are included only if they are not empty: why a layer is slower than with the best
-    dense algorithm, and the estimated density below which skipping zeros is faster.
+    The columns "why below 1" (why a layer is slower than with the best dense algorithm) and "zeros
+    win below" (the estimated density below which skipping zeros is faster) are left out if they are
+    empty.
     """
     rows = [{"layer": row["layer"], "problem": row["problem"], "config": row["config"],
              "density": share(row["density"]), "algorithm": with_precision(row),
@@ -78,9 +77,7 @@ def with_precision(row: Mapping[str, Any]) -> str:
 
 
 def rejected(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return why algorithms without candidates were not taken.
-
-    The keys are their names.
+    """Return why algorithms without candidates were not taken, by the algorithms' names.
     """
     named = {candidate["algorithm"] for candidate in row.get("candidates", ())}
     return {name: reason for name, reason in row["rejected"].items() if name not in named}
@@ -109,10 +106,7 @@ def time_text(value: float | None) -> str:
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Return quartiles as text; "" if unknown.
-
-    "" if not known.
-    """
+    """Return quartiles as text; "" if they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else range_text(low, high)
 
@@ -123,7 +117,7 @@ def share(value: float | None) -> str:
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells that rows of layers and candidates share.
+    """Return the cells that rows of layers and rows of candidates both have.
 
     The build time has "(cached)" if a kernel was in the disk cache.
     """

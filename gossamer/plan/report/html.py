@@ -112,7 +112,7 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 def _candidates(row: Mapping[str, Any]) -> str:
     """Return the table of a layer's candidates and other algorithms.
 
-    It has the reason why each was taken or not.
+    A column has the reason why each was taken or not.
     """
     headings, rows = cells.candidate_table(row)
     return table(headings, [*rows, *({"algorithm": name, "reason": reason}
@@ -137,9 +137,9 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
 
 
 def fragment(report: Report) -> str:
-    """Return a report as part of another page.
+    """Return a report as part of another page, such as a notebook.
 
-    The page, such as a notebook, has its own style.
+    The fragment has no style of its own.
     """
     tiles = "; ".join(f"<b>{escape(number)}</b> {escape(meaning)}"
                       for number, meaning in headline(report))
@@ -162,7 +162,7 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
           links: Sequence[str] = ()) -> str:
     """Return an HTML table.
 
-    The row of what was taken is highlighted.
+    The row of the candidate or plan that was taken is highlighted.
 
     On a narrow screen, without room for the headings, each cell shows the name of its column.
 
@@ -188,10 +188,11 @@ def paragraph(text: str) -> str:
 
 
 def headline(report: Report) -> list[tuple[str, str]]:
-    """Return numbers with their meanings.
+    """Return the most important numbers with their meanings.
 
-    They are the time of the whole network, how much less work it is without the channels that have
-    no effect, and how the time compares with the best dense plan's.
+    The numbers are the time of the whole network, the factor by which removing channels without
+    effect reduces the work, and the speed-up over the best dense plan. Those that are not known are
+    left out.
     """
     tiles = []
     if report.end_to_end_us:

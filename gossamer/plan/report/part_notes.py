@@ -12,15 +12,14 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 
 _MOST_NAMED = 3
-"""Largest number of nodes that a sentence names."""
+"""Maximum number of nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """Return a sentence for each of ONNX Runtime's parts.
+    """Return a sentence for each part that ONNX Runtime computes.
 
-    The network's tail is one of them.
-
-    It lists the nodes and the reasons why gossamer does not compute them.
+    The network's tail counts as a part. A sentence lists the part's nodes and the reasons why
+    gossamer does not compute them.
 
     rows: the rows of a report; if they have times, sentences include the part's share of the time.
     """
@@ -53,9 +52,7 @@ def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
 
 
 def run_notes(program: Program, *, has_times: bool) -> list[str]:
-    """Return a list with one sentence on a program's parts.
-
-    It is empty if there are none.
+    """Return a list with one sentence on a program's parts; empty if there are none.
 
     has_times: whether the report has times of layers.
     """

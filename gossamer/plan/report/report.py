@@ -24,7 +24,7 @@ from gossamer.plan.report.part_notes import run_notes
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _TIMES = ("median_us", "p25_us", "p75_us", "error")
 _BUILDING = ("build_s", "build_cached", "device_bytes")
-"""Fields of measurements that rows of steps and of candidates have as columns."""
+"""Fields of a measurement that are columns in rows of steps and in rows of candidates."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 
 
@@ -50,8 +50,8 @@ class Report:
     for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
     - device_bytes: size of packed weights and code on the device; None if not known.
-    - For a profiled step: median_us, p25_us, p75_us and share, replacing the search's times; the
-    search's dense time and speed-up are left out.
+    - For a profiled step: median_us, p25_us, p75_us and share. These times replace the times of the
+    search, whose dense time and speed-up are left out.
     - For a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
     speedup (over the best dense algorithm), speedup_reason (why the best dense algorithm was not
     taken if it is faster by itself, otherwise "") and candidates (one dict for each candidate, with
@@ -60,8 +60,8 @@ class Report:
     best_dense_us includes the time that a library takes for the layer within a part, if known.
 
     notes: sentences for the user.
-    warnings: the notes about something unexpected, such as layers on the host, times that scatter,
-    or a plan that was made elsewhere.
+    warnings: the notes on unexpected conditions, such as layers on the host, times that scatter, or
+    a plan that was made elsewhere.
 
     end_to_end_us: microseconds of one execution between buffers on the device.
     end_to_end_cached: whether end_to_end_us was read from the cache.
@@ -103,8 +103,8 @@ class Report:
     def build_s(self) -> float | None:
         """Total seconds that preparing the layers took; None if not known.
 
-        It is the sum over the layers whose seconds are known, although layers may have been
-        prepared at the same time.
+        This is the sum over the layers whose seconds are known. It may exceed the elapsed time,
+        because layers may have been prepared at the same time.
         """
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
@@ -113,7 +113,7 @@ class Report:
     def device_bytes(self) -> int | None:
         """Bytes of packed weights and code, if known.
 
-        Memory that several layers share counts for each layer.
+        Memory that several layers share is counted once for each layer.
         """
         known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
         return sum(known) if known else None
@@ -176,8 +176,8 @@ class Report:
     def zeros_lines(self) -> list[str]:
         """The lines on zeros.
 
-        These are zeros_line, a line on layers whose weights are all zero, and a line with the
-        reason for each kind of layer whose zeros are not skipped.
+        They are zeros_line, a line on layers whose weights are all zero, and a line with the reason
+        for each kind of layer whose zeros are not skipped.
         """
         if not self.zeros_line:
             return []
@@ -189,9 +189,7 @@ class Report:
 
     @property
     def forms_line(self) -> str:
-        """A line on the layers computed on bits.
-
-        It says why other layers are not.
+        """A line on the layers computed on bits, and on why other layers are not.
 
         "" if no layer has inputs or weights that are signs.
         """
@@ -239,9 +237,7 @@ class Report:
 
     @property
     def table(self) -> Table:
-        """The table of layers.
-
-        It has times if all steps and the whole execution have them.
+        """The table of layers, with times if all steps and the whole execution have them.
         """
         headings, rows = layer_table(self.rows)
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
@@ -337,7 +333,8 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
     """Return a library's microseconds for layers of parts, if known.
 
-    In `within`, 0 may mean that the time counts for another layer.
+    A time of 0 in `within` is ignored if another time is known: the library may have added the
+    layer's time to that of another layer.
     """
     times: dict[str, float] = {}
     for node in program.measured:
@@ -360,7 +357,7 @@ def _rows(program: Program, why: str, builds: Sequence[BuildCost | None] | None,
                 shown = replace(shown, candidates=known.get(shown.layer.name, ()))
             rows.append(_row(shown, why, built, library_us))
             if built is not None:
-                # a part is built once, for all of its layers
+                # a part is built once for all of its layers, so only the first row has the cost
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
     return rows
 
@@ -391,8 +388,8 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     """Return the columns about preparing a step.
 
-    A step that was measured has the seconds from its measurement, because its kernels come from the
-    cache now.
+    If the step's candidate was measured, the seconds are those of its measurement, because its
+    kernels now come from the cache.
     """
     taken = _taken(step)
     if taken is not None and taken.measured.build_s is not None:
@@ -415,8 +412,8 @@ def _taken(step: Step) -> Candidate | None:
 def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     """Return the columns of a step whose candidates were measured.
 
-    The times are the tuner's. A layer that a part computes has the candidates that compute it by
-    itself.
+    The times are those that the tuner measured. For a layer that a part computes, the candidates
+    are those that compute the layer by itself.
 
     library_us: time that a library takes for the step's layers within a part.
     """

@@ -31,11 +31,9 @@ class SummaryRow:
 
 
 def summarise(static: StaticGraph) -> list[SummaryRow]:
-    """Return a row for each node in order.
+    """Return a row for each node in order, at the batch size of the graph.
 
-    The batch size is the graph's.
-
-    A constant that several nodes read counts for the first of them.
+    A constant that several nodes read is counted only for the first of these nodes.
     """
     counted: set[str] = set()
     flops = flops_by_node(static)
@@ -56,12 +54,10 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Return each weighted layer's LayerForm, by node name.
+    """Return the LayerForm of each convolution and product with weights, by node name.
 
-    The layers are convolutions and products with weights.
-
-    It says whether bits, trits or floats would compute the layer, as far as this is known before a
-    plan is made.
+    The LayerForm says whether bits, trits or floats would compute the layer, as far as this is
+    known before a plan is made.
     """
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if not layer.is_reshape]

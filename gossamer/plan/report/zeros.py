@@ -18,8 +18,8 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Density up to which a report has a line on a layer's zeros even if the plan skips none. It is a
-rule of thumb."""
+"""Maximum density at which a report has a line on a layer's zeros even if the plan skips none. The
+value is a rule of thumb."""
 _NOT_TRIED = "not tried: "
 NOT_MEASURED = "nothing was measured; `gossamer compile` or an effort does so"
 NOT_KEPT = ("a saved plan contains no times; profile() measures those of the plan, and an effort "
@@ -57,10 +57,10 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
 def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
     """Return the density below which skipping zeros would be faster.
 
-    It is compared with the dense algorithm, assuming that skipping zeros takes a time proportional
-    to the number of nonzeros. None if a time is not known.
+    The estimate assumes that the time of the algorithm that skips zeros is proportional to the
+    number of nonzeros. None if a time is not known.
 
-    density: share of nonzero weights with which the algorithm that skips zeros took sparse_us
+    density: share of nonzero weights at which the algorithm that skips zeros took sparse_us
     microseconds. Because part of the time does not depend on the number of nonzeros, the true
     density is lower than the returned one if sparse_us exceeds dense_us, and otherwise higher.
     """
@@ -70,9 +70,7 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
 
 def reason_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line per kind of layer with unskipped zeros.
-
-    It has the reasons.
+    """Return a line per kind of layer with unskipped zeros, with the reasons.
     """
     kinds: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
@@ -121,8 +119,8 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 def _comparison(group: Sequence[Row]) -> str:
     """Return text with the ratios of sparse to dense times.
 
-    Each compares the fastest time with zeros skipped with the fastest dense time; "" if zeros are
-    not skipped for another reason than time.
+    A ratio is the fastest time with zeros skipped over the fastest dense time. "" if the reason why
+    zeros are not skipped is not the time.
     """
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
@@ -145,10 +143,7 @@ def _span(low: str, high: str) -> str:
 
 
 def _kind(problem: Problem) -> str:
-    """Return a layer's kind, such as '3x3 convolution'.
-
-    Its plural has an s.
-    """
+    """Return a layer's kind, such as '3x3 convolution'; adding an s makes the plural."""
     if not isinstance(problem, Conv2dProblem):
         return "product" if problem.op == "gemm" else "layer"
     size = "x".join(map(str, problem.kernel))

@@ -131,7 +131,7 @@ def new_outputs(device: Device, graph: Graph, specs: Sequence[TensorSpec],
 
 
 def buffers_of(arrays: Sequence[DeviceArray]) -> list[Buffer]:
-    """Return the memory of arrays on a device."""
+    """Return the buffers of arrays on a device."""
     return [array.buffer for array in arrays]
 
 
@@ -191,19 +191,12 @@ def is_foreign(array: Any) -> bool:
 
 
 def are_on(device: Device, inputs: Sequence[Any]) -> bool:
-    """Return whether a call's inputs are arrays on a device.
-
-    They belong to another library.
-
-    The first input decides.
-    """
+    """Return whether a call's first input is another library's array on a device."""
     return bool(inputs) and is_foreign(inputs[0]) and device.holds(inputs[0])
 
 
 def on_host(array: Any) -> np.ndarray:
-    """Return a host array of any library as NumPy array.
-
-    It has the same memory.
+    """Return a NumPy array that shares memory with a host array of any library.
 
     Raises InputError if the array is not in host memory, or is a tensor that requires a gradient.
     """
@@ -233,7 +226,7 @@ def is_lossless(source: str, target: str) -> bool:
 
 
 def as_taken(array: Any, dtype: str) -> Any:
-    """Return a device array in the network's dtype and order.
+    """Return a contiguous device array in the network's dtype.
 
     If the array has other strides, or a dtype that converts without loss, its library converts it
     in one kernel. An array that cannot be accepted is returned unchanged.
@@ -262,7 +255,7 @@ def callers_stream(array: Any) -> Any:
 def like_on_host(array: Any, result: np.ndarray) -> Any:
     """Return a result as an array of another array's library.
 
-    It is not copied if possible.
+    The result is copied only if the library cannot share its memory.
     """
     name = library(array)
     if name == "torch":

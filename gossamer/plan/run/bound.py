@@ -1,6 +1,4 @@
-"""Calls of a plan with fixed arrays.
-
-They are checked once and then replayed.
+"""Calls of a plan with fixed arrays, checked once and then replayed.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ class BoundCall:
     """A call with fixed arrays, made by `Plan.bind`.
 
     Each call reads the current contents of the inputs, writes the outputs in place, and returns the
-    outputs. With arrays on a CUDA device, a call queues one graph on its stream and does not wait
-    for the graph. The arrays, the plan's weights and its memory live as long as this object.
+    outputs. With arrays on a CUDA device, a call enqueues one graph on its stream and does not wait
+    for it. This object keeps the arrays, and the plan's weights and memory, alive.
 
     inputs: the bound inputs.
     outputs: the bound output, or a tuple of several outputs.

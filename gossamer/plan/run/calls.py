@@ -1,6 +1,7 @@
 """Calls of a plan: arrays are checked, computed in a context, and returned.
 
-For some networks ONNX Runtime computes the end from the results of the plan's program.
+For networks with a tail, ONNX Runtime then computes the tail from the results of the plan's
+program.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gossamer.plan.run.contexts import Contexts
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
-"""Largest number of known forms of calls."""
+"""Maximum number of known forms of calls."""
 _NUMBERS = "biufc"
 """Values of dtype.kind of numeric NumPy arrays."""
 
@@ -45,9 +46,9 @@ class Calls:
     """The calls of one plan, which share its contexts.
 
     network: the plan's graph.
-    graph: the same with inputs and outputs in the formats of callers' arrays.
+    graph: the same graph with inputs and outputs in the formats of callers' arrays.
     make_context: makes a context from a batch size and the stream on which the context works.
-    last_batch: batch size of the last computed call; None before it.
+    last_batch: batch size of the last computed call; None before the first.
     """
 
     def __init__(self, graph: Graph, device: Device,
@@ -109,10 +110,10 @@ class Calls:
         return self.contexts.of(batch).first().page_locked()
 
     def check_usable(self) -> None:
-        """Raise an error if the plan is unusable.
+        """Raise InputError or DeviceError if the plan is unusable.
 
-        It is an InputError if the plan was closed, and a DeviceError if the process was forked
-        after its device was opened.
+        Raises InputError if the plan was closed, and DeviceError if the process was forked after
+        the device was opened.
         """
         if self._is_closed:
             raise InputError(f"{self.graph.name}: the plan is closed; make another one, or call "
@@ -120,9 +121,7 @@ class Calls:
         self.device.check_usable()
 
     def first_context(self, batch: int) -> Context:
-        """Return a batch size's first context.
-
-        The size becomes the last one.
+        """Return a batch size's first context, and set `last_batch` to the size.
         """
         context = self.contexts.of(batch).first()
         self.last_batch = batch
@@ -143,9 +142,7 @@ class Calls:
         return binding.as_called_for(self.network, binding.in_order(self.graph, inputs, named))
 
     def _keep(self, form: Hashable, computed: Compute | None) -> None:
-        """Record the function that computes a form's later calls.
-
-        They are not checked again.
+        """Record the function that computes later calls of a form without checks.
 
         None records that the form occurred once.
         """
@@ -225,7 +222,7 @@ class Calls:
         return tuple(self.device.like(array, result) for result in results)
 
     def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
-        """Return the outputs if all are empty, or nothing."""
+        """Return the outputs if all of them are empty arrays, and otherwise ()."""
         static = resolve(self.network, batch)
         outputs = [np.zeros(static.shapes[info.name],
                             info.returned_dtype or static.dtypes[info.name])
@@ -261,9 +258,8 @@ def form_of(arrays: Sequence[Any]) -> Hashable:
 def _handle_of() -> Callable[[int], int]:
     """Return the function that gets torch's current stream handle.
 
-    It takes the index of a device.
-
-    The function makes no stream object if torch can return the handle alone.
+    The function takes the index of a device. It makes no stream object if torch can return the
+    handle alone.
     """
     torch = sys.modules["torch"]
     return getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
@@ -271,9 +267,7 @@ def _handle_of() -> Callable[[int], int]:
 
 
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
-    """Return a function that makes new tensors for outputs.
-
-    It returns the tensors and their addresses.
+    """Return a function that makes tensors for outputs, and returns them with their addresses.
 
     like: a tensor on the context's device.
     """
@@ -361,9 +355,7 @@ class TailCalls(Calls):
         return run_empty(model, values, given, self._session, fatal)
 
     def error(self, what: str) -> InputError:
-        """Return the error of an impossible call.
-
-        Data-dependent shapes make it impossible.
+        """Return the error of a call that data-dependent shapes make impossible.
 
         what: text for the call, such as "be bound".
         """

@@ -1,6 +1,4 @@
-"""A running instance of a plan at one batch size.
-
-It has buffers, a workspace and a captured graph.
+"""Execution contexts: the buffers, workspace and captured graph of a plan at one batch size.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers, of_l
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
-"""Largest number of random values drawn for an input; a larger input repeats them."""
+"""Maximum number of random values drawn for an input; in a larger input the values repeat."""
 
 _REPEATS = 10
-"""Number of samples of each step; the whole execution has twice as many."""
+"""Number of samples of the time of each step; the whole execution is timed with twice as many."""
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
@@ -52,10 +50,10 @@ def single(outputs: Sequence[Any]) -> Any:
 
 
 class Context:
-    """The memory of one execution: all that it writes, and its captured graph.
+    """The memory of one execution: all buffers that the execution writes, and its captured graph.
 
-    A context serves one execution at a time, so that each thread, batch size and stream needs its
-    own context.
+    A context serves one execution at a time. Executions that overlap, or that have other batch
+    sizes, need contexts of their own.
 
     graph: the network, which defines the order of inputs and outputs; an output may occur twice.
     stream: the stream on which run() works.
@@ -127,7 +125,7 @@ class Context:
         arrays: the inputs in order, already checked: they have the inputs' shapes, and dtypes that
         convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
-        graph: queues an execution on these arrays and results.
+        graph: enqueues an execution on these arrays and results.
         """
         if self._whole is not None and not debug.logger.isEnabledFor(logging.DEBUG):
             outputs = self._whole(arrays)
@@ -136,15 +134,15 @@ class Context:
             return self._begun(arrays, results, graph)()
 
     def begin(self, arrays: Sequence[np.ndarray], computing: Any = None) -> Finish:
-        """Queue an execution, and return a function for its outputs.
+        """Enqueue an execution, and return a function for its outputs.
 
-        The function waits for the outputs and returns them as compute() does. It has to be called
-        before the next execution begins.
+        The function waits for the outputs and returns them as compute() does. The function has to
+        be called before the next execution begins.
 
-        computing: a stream on which several contexts compute one after another, for large inputs
-        and outputs: one context then computes while another copies. Contexts that compute at the
-        same time would also end at the same time, and the device would wait while all of them copy.
-        None means this context's own stream.
+        computing: a stream that several contexts share for computing, so that with large inputs and
+        outputs one context computes while another copies. If they computed at the same time on
+        their own streams, they would also end at the same time, and the device would be idle while
+        all of them copy. None means this context's own stream.
         """
         self.device.check_usable()
         if self._whole is not None:
@@ -157,7 +155,7 @@ class Context:
 
     def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
                graph: Transfer | None = None, computing: Any = None) -> Finish:
-        """Queue an execution; the caller holds the lock.
+        """Enqueue an execution; the caller holds the lock.
 
         For new results a graph of the copies and steps is captured once the kernels are loaded, and
         replayed from then on.
@@ -182,7 +180,8 @@ class Context:
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
         """Return a function that computes with fixed host arrays.
 
-        It reads their current contents. compute() says what the arrays have to be.
+        The function reads the current contents of the arrays. The arrays have to be as in
+        compute().
         """
         graph = None
         if not self.device.compiles and self._whole is None and debug.level() < 2:
@@ -210,7 +209,7 @@ class Context:
                       stream: Any) -> None:
         """Execute the program on device arrays, in stream order.
 
-        Each input and output costs one copy within the device.
+        Each input and each output is copied once within the device's memory.
         """
         self.device.check_usable()
         with self._lock:
@@ -225,7 +224,8 @@ class Context:
               stream: Any) -> Callable[[], Any]:
         """Return a function that executes the program on the stream.
 
-        It reads the inputs and writes the outputs in place in the device's memory.
+        The function reads the inputs and writes the outputs in place, without copies, if a graph
+        can be captured.
         """
         if not self.steps.can_be_captured or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
@@ -247,9 +247,9 @@ class Context:
                  new_outputs: Callable[[], NewOutputs]) -> Replay | None:
         """Return a function that replays a graph on these inputs.
 
-        The graph reads the inputs in place. The function returns new outputs, each of which costs
-        one copy within the device. None if no such graph can be captured, as before the kernels are
-        loaded.
+        The graph reads the inputs in place. The function returns new outputs, to each of which the
+        graph copies the result within the device's memory. None if no such graph can be captured,
+        for example because the kernels are not loaded yet.
 
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
         call are made while the device computes.
@@ -287,13 +287,13 @@ class Context:
                 for array, spec in zip(arrays, self.input_specs, strict=True)]
 
     def _follow(self, stream: Any) -> None:
-        """Make the stream wait for the buffers' last stream."""
+        """Make the stream wait for the stream that used the buffers last."""
         if self.last_stream is not stream and self.last_stream != stream:
             self.device.wait(stream, self.last_stream)
         self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
-        """Queue all steps on the current contents of the buffers.
+        """Enqueue all steps on the current contents of the buffers.
 
         The first execution loads kernels. If the device has graphs and no step runs on the host,
         the second execution is captured as a graph, which is replayed from then on.
@@ -323,8 +323,8 @@ class Context:
     def ready(self) -> Task:
         """Return one execution as a task to be timed.
 
-        Two executions before it load the kernels and capture the graph. No other code may use the
-        context while the task is timed.
+        Before the task is timed, two executions load the kernels and capture the graph. No other
+        code may use the context while the task is timed.
         """
         self._follow(None)
         self._load(None)
@@ -335,7 +335,7 @@ class Context:
     def _load(self, stream: Any) -> None:
         """Load the kernels by an execution on random numbers.
 
-        Nothing is done if an execution has loaded them.
+        Nothing is done if an earlier execution has loaded the kernels.
         """
         if self._executions:
             return
@@ -348,10 +348,10 @@ class Context:
         self.execute(stream)
 
     def _run(self, stream: Any, computing: Any = None) -> None:
-        """Execute the steps in a stream's order.
+        """Enqueue the steps on a stream.
 
-        computing: the stream that executes the steps instead of this stream, which has the copies
-        before and after them.
+        computing: the stream that executes the steps instead; `stream`, which has the copies before
+        and after the steps, waits for it.
         """
         if computing is not None:
             self.device.wait(computing, stream)
@@ -367,9 +367,9 @@ class Context:
 def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] | None:
     """Return ONNX Runtime's function for a whole program, or None.
 
-    The program has to be one part on the host. The function takes the inputs in order and returns
-    new outputs, and raises InputError if they cannot be computed. None for other programs, and if
-    the part reads values other than the program's inputs or does not write all its outputs.
+    The function takes the inputs in order and returns new outputs. It raises InputError if the
+    outputs cannot be computed. None if the program is not a single part on the host, or if the part
+    reads values other than the program's inputs or does not write all its outputs.
     """
     program, states = context.program, context.steps.states
     if context.device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):

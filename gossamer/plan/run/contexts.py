@@ -19,20 +19,18 @@ _SHARE = 16
 _STEP_BYTES = 2**14
 """Approximate bytes of host memory of a context for each step."""
 _AT_ONCE = 4
-"""Default number of calls of one batch size that run at once."""
+"""Default maximum number of calls of one batch size that run at once."""
 
 
 class ContextPool:
-    """The contexts of one batch size.
+    """The contexts of one batch size, shared by the calls of threads and streams.
 
-    Threads and streams use them for their calls.
-
-    If a call would have to wait, another context is made, as long as the device has memory and
-    there are fewer than `owner.most`.
+    If a call would have to wait for a context, another one is made, as long as the device has
+    memory and there are fewer than `owner.most`.
 
     owner: the contexts of all batch sizes.
-    contexts: all contexts of this size, ending with the one that on_stream() or first() returned
-    last.
+    contexts: all contexts of this size. The last is the one that on_stream() or first() returned
+    most recently.
     """
 
     def __init__(self, owner: Contexts, batch: int) -> None:
@@ -56,11 +54,11 @@ class ContextPool:
         self._free.put(context)
 
     def on_stream(self, stream: Any) -> Context:
-        """Return a stream's last context, or another one.
+        """Return the context that a stream used last, or another one.
 
-        Another one is a context whose work has ended, or a new one. If no more contexts can be
-        made, several streams share a context, and the device computes the work of one stream after
-        the work of another.
+        If there is none, this is a context whose work has ended, or a new context. If no more
+        contexts can be made, several streams share a context, and their work is executed one after
+        another.
         """
         device = self._owner.device
         handle = device.stream_handle(stream)
@@ -83,9 +81,7 @@ class ContextPool:
             return context
 
     def _found(self, fits: Callable[[Context], bool]) -> Context | None:
-        """Return the first fitting context, moved to the end.
-
-        fits() decides which context fits.
+        """Return the first context for which fits() is true, moved to the end.
         """
         context = next(filter(fits, self.contexts), None)
         if context is not None:
@@ -94,7 +90,7 @@ class ContextPool:
         return context
 
     def _made(self) -> Context | None:
-        """Return a new context; None if there may be no more.
+        """Return a new context; None if the maximum is reached or memory is short.
 
         The caller holds the lock.
         """
@@ -130,7 +126,7 @@ class Contexts:
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> ContextPool:
-        """Return a batch size's contexts, now the last used."""
+        """Return a batch size's contexts, and mark them as used most recently."""
         with self._lock:
             pool = self._pools.pop(batch, None) or ContextPool(self, batch)
             self._pools[batch] = pool
@@ -152,9 +148,9 @@ class Contexts:
             self._dropped()
 
     def drop_others(self, batch: int) -> None:
-        """Drop least recently used batch sizes to limit memory.
+        """Drop the contexts of least recently used batch sizes.
 
-        The limit is the contexts' share of the device's memory.
+        This keeps all contexts within 1 / _SHARE of the device's memory.
         """
         most = self.device.limits.memory_bytes // _SHARE
         with self._lock:
@@ -168,6 +164,6 @@ class Contexts:
 
 
 def _bytes(context: Context) -> int:
-    """Return a context's bytes without shared constants."""
+    """Return a context's size in bytes, without shared constants."""
     return (context.buffers.activation_bytes + context.buffers.workspace_bytes
             + _STEP_BYTES * len(context.program.steps))

@@ -29,7 +29,8 @@ from gossamer.plan.run.context import Context, single
 Collect = Callable[[], Any]
 """Function that waits until the device has computed a batch, and returns the batch's result."""
 Begin = Callable[["Lanes"], Collect]
-"""Function that queues the work on a batch that is already checked, and returns its Collect."""
+"""Function that enqueues the work on a batch that is already checked, and returns the batch's
+Collect."""
 
 
 class Lanes:
@@ -52,7 +53,7 @@ class Lanes:
     def take(self, batch: int) -> Context:
         """Return a lane for a batch size.
 
-        The caller gives the lane back unless the lane's batch failed.
+        The caller has to call give_back() with the lane, unless the batch fails.
         """
         lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
         if lane is not None:
@@ -74,7 +75,7 @@ class Lanes:
 
     def begun(self, lane: Context, arrays: Sequence[np.ndarray]
               ) -> Callable[[], Sequence[np.ndarray]]:
-        """Queue a batch of host arrays on a lane.
+        """Enqueue a batch of host arrays on a lane.
 
         Returns the function that waits for the batch's outputs.
         """
@@ -98,10 +99,11 @@ def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
 
 
 def checked(plans: Sequence[Calls], item: Any) -> Begin:
-    """Return the function that begins a checked batch.
+    """Check a batch, and return the function that begins it.
 
-    It can begin the batch on any of the plans, which are plans of one network. With several plans,
-    arrays have to be in host memory. Raises InputError if the batch does not fit the network.
+    The function can begin the batch on any of the plans, which are plans of one network. With
+    several plans, arrays have to be in host memory. Raises InputError if the batch does not fit the
+    network.
     """
     calls = plans[0]
     inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
@@ -120,15 +122,15 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
 
 
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
-    """Queue a batch of device arrays on the caller's stream.
+    """Enqueue a batch of device arrays on the caller's stream.
 
-    Such arrays need no copy, and therefore no lane.
+    Arrays on the device need no copy, and therefore no lane.
     """
     stream = binding.callers_stream(inputs[0])
     outputs = calls(inputs)
 
     def collected() -> Any:
-        # other streams of the caller do not wait for this stream
+        # the caller may use the outputs on another stream, which does not wait for this one
         calls.device.synchronize(stream)
         return outputs
 
@@ -138,7 +140,7 @@ def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
 class Member:
     """A device of a plan or group of plans.
 
-    Two members may have the same plan; each of them is a worker.
+    Two members may have the same plan, and are separate workers.
 
     calls: the calls of the device's plan.
     problem: why the device is left out; empty while it is used.
@@ -154,8 +156,8 @@ class Member:
 class Members:
     """The devices that share work.
 
-    A device is left out if it is lost, or if another device succeeded where it had failed. A device
-    with too little memory is not left out.
+    A device is left out if it is lost, or if it fails on a batch that another device then computes.
+    A device that fails because of too little memory is not left out.
     """
 
     def __init__(self, plans: Sequence[Calls]) -> None:
@@ -171,8 +173,8 @@ class Members:
                  error: DeviceError | None = None) -> Any:
         """Return the result of the least busy device.
 
-        This is the device with the fewest computations in progress. If it fails, another device
-        computes once more, and if that fails too, the first error is raised.
+        This is the device with the fewest computations in progress. If this device fails, another
+        one computes the result. If that device fails too, the first error is raised.
 
         compute: computes the result on a device.
         failed, error: a device that has failed before, and its error.
@@ -215,7 +217,7 @@ class Members:
 class BatchTask:
     """A batch that one of the devices computes.
 
-    begin: queues the batch on a lane.
+    begin: enqueues the batch on a lane.
     result: receives the batch's result, or an error.
     name: adds the caller's name of the batch to an error.
     """
@@ -226,17 +228,17 @@ class BatchTask:
 
 
 class SharedWork:
-    """The tasks of several devices, with a thread each.
+    """The tasks of several devices, with one thread for each device.
 
-    The thread queues each batch on one of several lanes, so that one batch is copied while others
+    The thread enqueues each batch on one of several lanes, so that one batch is copied while others
     are computed, and collects the results. A device has only one thread, because switching between
     threads would take longer than the calls of the driver.
 
     members: the devices.
     next_task: returns the next task for a device, or None if no task waits. The lock `changed` is
     held during the call.
-    depth: number of batches that a device has at once. A processor has one batch at once, because
-    each batch takes longer if several are computed at once.
+    depth: number of batches in flight on a device. On a CPU there is one, because computing several
+    batches at the same time makes each of them slower.
     sizes: number of batch sizes for which lanes are kept.
     changed: a condition that is notified when next_task may return a task.
     """
@@ -260,7 +262,7 @@ class SharedWork:
             thread.start()
 
     def end(self) -> None:
-        """Announce that there are no more tasks."""
+        """Tell the threads that there are no more tasks."""
         with self.changed:
             self._is_over = True
             self.changed.notify_all()
@@ -283,7 +285,7 @@ class SharedWork:
                 if task is not None or not wait or self._is_over:
                     return task
                 self.changed.wait()
-            # another thread has to take the task that woke this thread
+            # this device is left out, so another thread has to take the task that woke this one
             self.changed.notify_all()
             return None
 
@@ -306,8 +308,8 @@ class SharedWork:
     def _collect(self, member: Member, task: BatchTask, collect: Collect) -> None:
         """Wait for a batch, and set its result.
 
-        If the device fails, another one computes the batch once more. The error is set if that
-        fails too, or if the batch is invalid.
+        If the device fails, another one computes the batch once more. If that device fails too, or
+        if the batch is invalid, the error is set.
         """
         try:
             try:
@@ -347,13 +349,13 @@ class Closable(abc.ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it, as close() does."""
+        """Close the object."""
         self.close()
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Objects to close at exit: a thread that is still inside a device's library when it is unloaded
-would abort the process."""
+"""Objects to close at exit: if a device's library is unloaded while a thread still runs its code,
+the process aborts."""
 
 
 @atexit.register

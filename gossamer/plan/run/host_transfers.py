@@ -1,10 +1,10 @@
 """Copies of NumPy arrays to a device with its own memory, and back.
 
-A device copies page-locked memory at the rate of the bus, and the host continues meanwhile; while a
-device copies other memory, the host waits. Arrays in page-locked memory are copied directly, and
-small arrays go through page-locked memory that is kept from call to call. The driver copies large
-arrays in other memory itself, which takes as long as first copying them to page-locked memory. If
-all arrays are in page-locked memory, the copies are part of one captured graph.
+Copies from and to page-locked memory are asynchronous and run at the full rate of the bus; copies
+from and to pageable memory block the host. Arrays in page-locked memory are copied directly. Small
+pageable arrays are staged in page-locked memory that is kept from call to call. Large pageable
+arrays are copied by the driver, which takes no longer than staging them. If all arrays are in
+page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 
 MOST_STAGED_BYTES = 2**21
-"""Size of the largest array that is first copied to page-locked memory. On the host of an H200 the
-driver copies larger arrays itself in less time."""
+"""Maximum size in bytes of an array that is staged in page-locked memory. On the host of an H200
+the driver copies larger pageable arrays in less time."""
 
 Finish = Callable[[], Sequence[np.ndarray]]
-"""Function that waits for a queued execution, and returns its outputs."""
+"""Function that waits for an enqueued execution, and returns its outputs."""
 Transfer = Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Finish]
-"""Function that queues an execution by a captured graph. It takes inputs of the graph's shapes,
+"""Function that enqueues an execution by a captured graph. It takes inputs of the graph's shapes,
 whose dtypes convert to the graph's dtypes, and the arrays that receive the outputs; None for new
 arrays."""
 
 
 class HostTransfers:
-    """The copies of one context's calls with NumPy arrays.
-
-    It owns the page-locked memory for them.
+    """The copies of one context's calls with NumPy arrays, and their staging memory.
 
     inputs, outputs: the context's memory of each input and output, in order.
     stream: the stream of all copies.
@@ -46,16 +44,16 @@ class HostTransfers:
         self._outputs = outputs
         self._stream = stream
         self._staging: dict[int, np.ndarray] = {}
-        """Page-locked memory that is kept from call to call, by the number of the input, or of the
-        output after all inputs."""
+        """Page-locked memory that is kept from call to call, by the index of the array among the
+        inputs followed by the outputs."""
 
     def begin(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
               execute: Callable[[Any], None]) -> Finish:
-        """Queue an execution, and return a function for its results.
+        """Enqueue an execution, and return a function for its results.
 
-        The function waits for the execution, fills contiguous results and returns them. It has to
-        be called before the next execution is queued, and inputs in page-locked memory must not
-        change until then.
+        The function waits for the execution, fills contiguous results and returns them. The
+        function has to be called before the next execution is enqueued, and inputs in page-locked
+        memory must not change until it returns.
 
         execute: executes the program on a stream.
         """
@@ -84,13 +82,13 @@ class HostTransfers:
 
     def captured(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
                  steps: Callable[[Any], None], *, in_place: bool) -> Transfer | None:
-        """Capture a graph of the copies and steps; return the function that queues it.
+        """Capture a graph of the copies and steps; return the function that enqueues it.
 
         None if not all arrays are copied from and to page-locked memory.
 
-        steps: queues the program's steps on a stream.
-        in_place: whether page-locked arrays are read and written in place, because their caller
-        keeps them. Otherwise they may be freed while the graph exists, and are not captured.
+        steps: enqueues the program's steps on a stream.
+        in_place: whether page-locked arrays of the caller are read and written in place, because
+        the caller keeps them as long as the graph exists. Otherwise such arrays are not captured.
         """
         locked = []
         for number, array in enumerate((*arrays, *results)):
@@ -126,8 +124,8 @@ class HostTransfers:
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
         """Return page-locked memory for an input or output.
 
-        It is the array itself, or memory that is kept; None for an array that the driver copies
-        itself.
+        This is the array itself if it is page-locked, or staging memory. None if the driver copies
+        the array from pageable memory.
         """
         if not self._device.locks_pages or not array.nbytes:
             return None

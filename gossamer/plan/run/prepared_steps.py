@@ -1,7 +1,7 @@
 """A program prepared to run on one device.
 
-It consists of the buffers of its values, of which those that are never alive together share memory,
-its prepared steps, and captured graphs of all steps.
+The prepared program consists of the buffers of values, in which values with disjoint lifetimes
+share memory, of prepared steps, and of captured graphs of all steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_COPIED_BYTES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A value's size in bytes and its lifetime in steps."""
+    """A value's size in bytes, and the indices of the first and last step of its lifetime."""
 
     nbytes: int
     first: int
@@ -50,13 +50,13 @@ class Lifetime:
 def allocate(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Return every value's byte offset, and the arena's size.
 
-    Values are allocated one by one, the largest first; of values of the same size, the value whose
-    life begins first comes first. Each value gets the lowest gap that is large enough between the
-    values that already have an offset and are alive at the same time.
+    Values are placed one by one by decreasing size, and those of equal size by the start of their
+    lifetimes. Each value is placed in the lowest gap that is large enough between the already
+    placed values whose lifetimes overlap its own.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each allocated value, in the order of the starts;
-    # float64 is exact up to 2**53 bytes, which no device has
+    # float64 is exact up to 2**53 bytes, and no device has that much memory
     allocated = np.zeros((4, 0))
     offsets: dict[str, int] = {}
     total = 0
@@ -83,8 +83,8 @@ class ProgramBuffers:
     def __init__(self, name: str, program: Program, device: Device) -> None:
         self._program = program
         self.chains = _chains(program, device)
-        """The ranges of steps that are computed image by image. The memory of a value that only
-        such steps read and write contains one image."""
+        """The ranges of steps that are computed image by image. A value that is only read and
+        written within one such range has memory for one image."""
         lifetimes = _lifetimes(program, self.chains)
         offsets, total = allocate(lifetimes, device.alignment)
         arena = device.empty(max(total, device.alignment),
@@ -140,7 +140,8 @@ class ProgramBuffers:
 def _chains(program: Program, device: Device) -> list[range]:
     """Return ranges of steps that are computed image by image.
 
-    The steps are consecutive; the device is a processor.
+    Empty unless the device is the host and the batch size is 2 or more. A range has at least two
+    consecutive steps.
     """
     parts = {*program.locations, *(each.whole for each in program.locations.values())}
 
@@ -165,11 +166,12 @@ def _image_bytes(program: Program, value: str) -> int:
 def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
     """Return the lifetime of every value with its own memory.
 
-    If a value A owns the memory of a value B, a use of B counts as a use of A. Inputs and outputs
-    are alive until after the last step, so that an execution can be repeated.
+    The lifetime of a value that owns the memory of other values includes their uses. Inputs and
+    outputs are alive until after the last step, so that an execution can be repeated.
 
-    chains: steps that are computed image by image. A value that lives within a chain has the memory
-    of one image; other values that its steps read or write are alive as long as the chain.
+    chains: steps that are computed image by image. A value whose lifetime is within a chain has
+    memory for one image. Other values that the steps of a chain read or write are alive during the
+    whole chain.
     """
     owners = {value: program.location(value).whole for value in (
         *program.inputs.values(), *program.outputs.values(),
@@ -200,8 +202,8 @@ class PreparedSteps:
     """A program's steps, prepared for one set of buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step, which is zero for steps in place; None for other steps
-    that compute nothing.
+    builds: the cost of preparing each step: zero for a step in place, and None for a step with
+    empty outputs.
     states: the prepared state of each step.
     """
 
@@ -220,7 +222,7 @@ class PreparedSteps:
         self._joined = _joined(self._works, calls, self.states, buffers.chains)
 
     def queue(self, stream: Any) -> None:
-        """Queue all steps on a stream."""
+        """Enqueue all steps on a stream."""
         for work in self._joined:
             work(stream)
 
@@ -265,15 +267,15 @@ class PreparedSteps:
     def can_be_captured(self) -> bool:
         """Whether all steps can be captured as a graph.
 
-        The device needs graphs, and no step may run on the host.
+        This requires that the device supports graphs, and that no step runs on the host.
         """
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def in_place(self, inputs: Sequence[tuple[str, Buffer]],
                  outputs: Sequence[tuple[str, Buffer]]) -> Callable[..., None]:
-        """Return a graph of all steps on the callers' memory.
+        """Return a graph of all steps that works on the caller's memory.
 
-        inputs, outputs: the callers' memory, by value.
+        inputs, outputs: the caller's memory, by value.
 
         The graph reads inputs and writes outputs in place if their memory is aligned and, for an
         output, if no other value shares its memory. The graph copies all other inputs and outputs.
@@ -287,9 +289,8 @@ class PreparedSteps:
                 read.append((own.of(value), buffer, program.specs[value].nbytes))
             else:
                 callers[program.root(value)] = buffer
-        # Outputs in this set are copied. No step writes an output that is an input or a constant.
-        # An output that is a part of a larger value, or that has parts, shares memory with other
-        # values, so that it cannot be in the caller's array.
+        # Outputs in this set are copied: inputs and constants, which no step writes, and values
+        # that are parts of a larger value or have parts, which share memory with other values.
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.locations,
             *(each.whole for each in program.locations.values()))}
@@ -312,13 +313,13 @@ class PreparedSteps:
             return self._device.capture(work)
 
     def copying(self, inputs: Mapping[str, Buffer], outputs: Sequence[str]) -> CopyingGraph | None:
-        """Return a graph that reads inputs in place.
+        """Return a graph that reads inputs in place, and copies the outputs.
 
-        It copies the outputs.
+        None if the steps cannot be captured, if an input is not aligned, or if an output is empty,
+        too large for one copy, or in the memory of an input, which the caller may free before the
+        copy.
 
-        inputs: the callers' memory, by value. None if the steps cannot be captured, if an input is
-        not aligned, or if an output is empty, too large, or an input, which the caller may have
-        freed meanwhile.
+        inputs: the caller's memory, by value.
         """
         program = self._program
         given = {program.root(value) for value in inputs}
@@ -327,18 +328,18 @@ class PreparedSteps:
                 0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
                 and program.location(value).whole not in given for value in outputs):
             return None
-        # the caller owns the memory, and passes it again with every call
+        # the memory needs no owner here: the caller owns it, and passes it with every call
         with self._buffers.replaced({value: self._device.wrap(buffer.address, buffer.nbytes, None)
                                      for value, buffer in inputs.items()}):
             return self._device.capture_copying(self.queue, [
                 (self._buffers.of(value), program.specs[value].nbytes) for value in outputs])
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Return a function for each step that prepares it.
+        """Return for each step the function that prepares it.
 
         The function returns the step's prepared state and the cost of preparing it, or raises the
-        error of the preparation. On a device that builds several steps at once, all are prepared
-        before the functions are called.
+        error of the preparation. On a device that builds several steps at once, all steps are
+        prepared before this method returns.
         """
         steps = self._program.steps
         made: list[Callable[[], Prepared]] = [
@@ -353,7 +354,7 @@ class PreparedSteps:
         return made
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
-        """Return the function that queues a step on a stream.
+        """Return the function that enqueues a step on a stream.
 
         The step's state and cost are appended to `states` and `builds`.
         """
@@ -364,8 +365,8 @@ class PreparedSteps:
         state, cost = built()
         self.builds.append(cost)
         self.states.append(state)
-        # work() must not refer to self: a reference cycle would keep the memory until Python's
-        # garbage collector finds it
+        # work() must not refer to self: that would be a reference cycle, and the memory would be
+        # freed only by the garbage collector
         buffers = self._buffers
         if step.device is not self._device:
             return _host_work(step, state, self._device, list(map(buffers.of, step.inputs)),
@@ -386,8 +387,8 @@ def _generated_calls(program: Program, states: Sequence[State], buffers: Program
                      ) -> dict[int, list[list[Job]]]:
     """Return the calls of generated code by step index.
 
-    Only steps of the host that do nothing else are included. Each has a list of calls for each
-    image if it is computed image by image, and otherwise one list.
+    Only steps that consist of such calls are included. A step that is computed image by image has
+    one list of calls for each image, and any other step has one list.
     """
     by_image = set(itertools.chain(*buffers.chains))
     calls: dict[int, list[list[Job]]] = {}
@@ -403,15 +404,16 @@ def _generated_calls(program: Program, states: Sequence[State], buffers: Program
 
 
 def _run_images(calls: Sequence[Sequence[Job]], state: State, stream: Any) -> None:
-    """Compute the images of one step."""
+    """Compute one step for all images."""
     Jobs([job for jobs in calls for job in jobs], state.data.threads).run()
 
 
 def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states: Sequence[State],
             chains: Sequence[range]) -> list[Work]:
-    """Return the steps' works, joining calls of generated code.
+    """Return the functions that run the steps, with calls of generated code joined.
 
-    Only calls of consecutive steps are joined. Chains are computed image by image.
+    Calls of consecutive steps are joined into one function. The calls of a chain are ordered by
+    image, and then by step.
     """
     joined: list[Work] = []
     chain_of = {index: chain for chain in chains for index in chain}
@@ -445,9 +447,9 @@ def of_layer(step: Step, error: InputError) -> InputError:
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """Return a step's work on the host for another device.
+    """Return the function that runs a step of another device on the host.
 
-    It copies the inputs to the host and the outputs back.
+    The function copies the inputs to the host and the outputs back.
     """
     host = find("host")
     host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
@@ -468,9 +470,7 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
 
 
 def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """Return the debug text about a step that just ran.
-
-    It is shown at debug levels from 2.
+    """Return the text about a step that just ran, for debug levels from 2.
     """
     problem = step.problem
     # a layer that launched nothing took no time

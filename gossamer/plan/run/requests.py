@@ -1,9 +1,8 @@
 """Waiting requests, and the choice of the next batch.
 
-The time of the plan at each batch size is known. Among the sizes at which a batch would end before
-the first request is due, the size with the most images per second is chosen. If no batch would end
-in time, the size with the most images per second of all sizes is chosen, which shortens the queue
-fastest.
+The time of the plan at each batch size is known. Of the sizes at which a batch would end before the
+first request is due, the one with the most images per second is chosen. If no batch would end in
+time, the size with the most images per second is chosen, because it shortens the queue fastest.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ factor. The factor is a rule of thumb for the difference between repeated measur
 
 
 class Request:
-    """Inputs of one or several images of a caller.
+    """A caller's request: the inputs for one or several images.
 
     arrays: the inputs.
     rows: number of images in the inputs.
@@ -76,7 +75,7 @@ class Request:
     def add(self, start: int, rows: int, outputs: Sequence[np.ndarray]) -> None:
         """Add the outputs of some images.
 
-        When they are complete, the caller gets all outputs.
+        When the outputs of all images were added, the future receives them.
         """
         with self._lock:
             self._outputs[start] = outputs
@@ -101,7 +100,7 @@ class Part(NamedTuple):
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
-    """Return the next batch's size and number of parts.
+    """Return the next batch's size, and the number of parts that go into it.
 
     rows: number of images of each part, in the order in which parts are computed.
     left_s: seconds until the first part is due.
@@ -135,7 +134,7 @@ class WaitingRequests:
         self.rows += request.rows
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
-            # of parts that are due at the same time, the one that came first stays first
+            # parts that are due at the same time stay in the order in which they were added
             insort(self._parts, Part(request, start, min(step, request.rows - start)),
                    key=lambda part: part.request.due)
 
@@ -191,7 +190,7 @@ def _hand_out(parts: Sequence[Part], size: int,
               result: Future[Sequence[np.ndarray]]) -> None:
     """Give each part its rows of the outputs.
 
-    If the batch failed, each part gets its error.
+    If the batch failed, the request of each part fails with the same error.
     """
     if error := result.exception():
         for part in parts:
@@ -212,10 +211,10 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
     """Return the seconds that a batch takes, by batch size.
 
-    The first of the increasing `sizes` is always included. Sizes that compute hardly more images
-    per second than smaller sizes are left out: a batch of such a size would only make requests wait
-    longer. Measuring ends before a size that takes longer than most_s, and after two sizes in a row
-    that are left out, because the time of a single size may have been disturbed.
+    The first of the increasing `sizes` is always included. A size is left out if it computes hardly
+    more images per second than smaller sizes: it would only make requests wait longer. Measuring
+    ends at the first size that takes longer than most_s, which is left out, or when two sizes in a
+    row are left out; one alone may be due to a disturbed measurement.
     """
     times: dict[int, float] = {}
     best, left_out = 0.0, 0

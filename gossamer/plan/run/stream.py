@@ -25,17 +25,17 @@ from gossamer.plan.run.device_workers import (
 )
 
 ERRORS = ("raise", "return")
-"""What a stream may do with the error of one batch."""
+"""The values of the argument `errors`: what a stream does with the error of a batch."""
 _JOIN_S = 1.0
-"""Seconds for which close() waits for a read of the caller's iterator to end."""
+"""Seconds that close() waits for the thread that reads the caller's iterator."""
 
 
 class ResultStream(Closable, Iterator[Any]):
     """The results of batches, in order, as returned by `Plan.stream`.
 
     Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
-    threads end when all results were taken, when the stream is closed, and when the caller drops
-    the stream. A stream may be used as a context manager, which closes it at the end.
+    threads end when all results were taken, when the stream is closed, or when the stream is
+    garbage collected. A stream may be used as a context manager, which closes it at the end.
     """
 
     def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
@@ -94,11 +94,12 @@ class ResultStream(Closable, Iterator[Any]):
 class _Pipeline:
     """The threads of a stream.
 
-    They hold no reference to the stream, so that a stream that the caller drops is deleted and then
-    ends the threads. One thread reads, because few iterators support several threads. One thread
-    for each device computes.
+    The threads hold no reference to the stream. If the caller drops the stream, it is therefore
+    deleted, which ends the threads. A single thread reads batches, because few iterators support
+    several threads. One thread for each device computes.
 
-    room: number of batches that may still be read; released when a result was taken.
+    room: semaphore that counts the batches that may still be read; it is released when a result was
+    taken.
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
@@ -114,7 +115,7 @@ class _Pipeline:
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
 
     def next_entry(self) -> Future[Any] | BaseException | None:
-        """Return the next future, the iterator's error, or None."""
+        """Return the next future, the iterator's error, or None at the end."""
         if not self._reader.ident:
             self._reader.start()
             self._work.start()
@@ -132,7 +133,7 @@ class _Pipeline:
     def close(self) -> None:
         """End the threads, and wait for them.
 
-        The wait for the thread that reads is short.
+        The wait for the thread that reads is limited to _JOIN_S.
         """
         self.end()
         self._work.close()
@@ -162,7 +163,7 @@ class _Pipeline:
                     break
         except BaseException as error:
             last = error
-        # a generator of the caller ends here, in the thread that ran it
+        # drop the caller's iterator: a generator is thereby closed in the thread that ran it
         self._iterator = iter(())
         self._entries.put(last)
         self._work.end()

@@ -32,8 +32,8 @@ from gossamer.plan.store.tuning_file import (
 _BUSY_SECONDS = 10.0
 """Seconds for which a process waits for another process that writes to a database."""
 _busy: set[Path] = set()
-"""The databases for which this process has waited in vain. It does not wait for them again until
-they are free."""
+"""The databases that stayed locked for longer than _BUSY_SECONDS. This process does not wait for
+them again until it finds them unlocked."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -62,7 +62,7 @@ class Database:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
-        """Messages for the user about bad files, each once."""
+        """Messages for the user about bad files, as the keys, without duplicates."""
         self.waiting: list[Section] = []
         """The lines that could not be written yet, the oldest first."""
         self._name = name
@@ -74,12 +74,10 @@ class Database:
 
     @property
     def known(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The known lines by kind and group.
+        """The lines of the file and those that this process added, by kind and group.
 
-        They are the lines of the file and those that this process added.
-
-        The file is read once. The candidates of one problem are a group, and every other line is
-        one.
+        The file is read once. The candidates of a problem form a group; every other line is a group
+        of its own.
         """
         if self._known is None:
             self._known = {}
@@ -101,9 +99,9 @@ class Database:
     def add(self, kind: str, added: Mapping[str, Any]) -> None:
         """Write lines of one kind in one transaction.
 
-        added: lines by key. kind: one of KINDS.
+        Lines that could not be written before are written, too.
 
-        The lines that could not be written before are written, too.
+        added: lines by key. kind: one of KINDS.
         """
         section = {"made_by": self.made_by, kind: dict(added)}
         self._learn(section)
@@ -111,9 +109,7 @@ class Database:
         self.flush()
 
     def flush(self) -> None:
-        """Write the lines that are still unwritten.
-
-        They could not be written before, or an interrupt ended the writing.
+        """Write the lines that an error or interrupt left unwritten.
         """
         if self.is_kept:
             return
@@ -135,7 +131,7 @@ class Database:
     def take(self, content: dict[str, Any]) -> None:
         """Add all lines of a measurement file.
 
-        They replace measurements of the same candidates and times of the same plans.
+        The lines replace measurements of the same candidates and times of the same plans.
 
         Raises BadFile if the measurements were made on another device, or if none was made with the
         current driver, toolkit and gossamer; OSError if they cannot be written.
@@ -186,7 +182,7 @@ class Database:
             _insert(self.path, self._device, sections)
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Rename a bad file to tell what is wrong.
+        """Rename a bad file; the new name says what is wrong.
 
         Raises OSError.
         """
@@ -206,8 +202,8 @@ class Database:
 def read(path: Path) -> dict[str, Any]:
     """Return a database's content after checking all of it.
 
-    It has the structure that parse() returns for an exported file. Raises OSError, or BadFile if
-    the file contains no valid gossamer measurements.
+    The content has the structure that parse() returns for an exported file. Raises OSError, or
+    BadFile if the file contains no valid gossamer measurements.
     """
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
@@ -248,9 +244,9 @@ class _Busy(OSError):
 
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a database and begin a transaction.
+    """Open a database and begin a transaction within a `with` block.
 
-    It ends without effect unless the body commits it. Raises OSError or BadFile.
+    The transaction is rolled back unless the block commits it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: whether all other processes are kept out.
@@ -296,7 +292,7 @@ def _version(base: sqlite3.Connection) -> int | None:
 def _insert(path: Path, device: Mapping[str, Any], sections: list[Section]) -> None:
     """Add sections' lines to a database, creating it if missing.
 
-    A line replaces another line of its kind and key.
+    A line replaces the existing line of the same section, kind and key.
     """
     with _connected(path, "rwc") as base:
         if _version(base) is None:

@@ -23,8 +23,8 @@ def problem_key(problem: Problem) -> str:
 def source_hash(algorithm: Algorithm) -> str:
     """Return a hash of an algorithm's source code.
 
-    It covers the algorithm's Python files and kernels, and the versions of the packages that they
-    call.
+    The hash covers the algorithm's Python files and kernels, and the versions of the packages that
+    these files use.
     """
     return module_hash(type(algorithm).__module__)
 
@@ -32,8 +32,8 @@ def source_hash(algorithm: Algorithm) -> str:
 def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
     """Return the versions of an algorithm's packages, by package.
 
-    The version of the vendor's library on the device is included; it may differ from that of the
-    library in the package.
+    For an algorithm of a vendor's library, the version of the library that the device uses is
+    included; the version in the package may be another.
     """
     _, versions = sources(type(algorithm).__module__)
     vendor_version = algorithm.version(device)
@@ -43,7 +43,7 @@ def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
 def identity(algorithm: Algorithm, device: Device) -> str:
     """Return text that identifies an algorithm's code on a device.
 
-    It consists of the algorithm's source hash and the version of the vendor's library.
+    The text consists of the algorithm's source hash and the version of the vendor's library.
     """
     source, vendor_version = source_hash(algorithm), algorithm.version(device)
     return f"{source} {algorithm.vendor} {vendor_version}" if vendor_version else source

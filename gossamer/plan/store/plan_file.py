@@ -1,6 +1,4 @@
-"""Saved plans: a zip file with the graph, its constants and all choices.
-
-The choices are stored for each batch size.
+"""Saved plans: a zip file with the graph, its constants, and the choices by batch size.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
            threads: Threads = ALL) -> dict[str, Any]:
     """Return the header of a saved plan.
 
-    It contains everything that must be the same when the plan is loaded, whether the plan is
-    strict, and the threads of its layers on the host. It has no date, so that equal plans make
+    The header contains everything that must be unchanged when the plan is loaded, whether the plan
+    is strict, and the threads of its layers on the host. There is no date, so that equal plans make
     equal files.
 
     algorithms: the algorithms that the plan uses, as used_algorithms() returns them.
@@ -89,9 +87,8 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
     """Return a file's header, graph and choices.
 
-    This version of gossamer has to have written the file.
-
-    Raises InputError, which says what is wrong and what to do.
+    Raises InputError, which says what is wrong and what to do, also if another version of gossamer
+    wrote the file.
     """
     try:
         with open(path, "rb") as file, checked(path):
@@ -113,9 +110,7 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
 
 @contextmanager
 def checked(path: Path) -> Iterator[None]:
-    """Turn errors of a damaged file into InputErrors.
-
-    They name the file.
+    """Turn errors of a damaged file into InputErrors that name the file.
     """
     try:
         yield
@@ -131,10 +126,11 @@ def checked(path: Path) -> Iterator[None]:
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
     """Raise InputError unless the device matches the plan.
 
-    Its kind and driver have to be those with which the plan was made.
+    The plan must have been made for the same kind of device, with the same driver and toolkit.
 
-    Returns sentences on differences with which the plan is still valid. On the host NumPy computes
-    the same results with other numbers of processors and threads, such as in a container.
+    Returns sentences on differences that leave the plan valid: on the host, the number of
+    processors and the toolkit may differ, for example in a container, because NumPy computes the
+    same results.
     """
     here = header(device, False, {})
     compiles = device.compiles
@@ -159,8 +155,9 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
     """Raise InputError if algorithms or their libraries have changed.
 
-    They must have the versions with which the plan was made: a config may mean something else in
-    another version. algorithms: the plan's algorithms in their current versions, as for header().
+    Their versions must be those with which the plan was made, because a config may mean something
+    else in another version.
+    algorithms: the plan's algorithms in their current versions, as for header().
     """
     planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
     for name, here in algorithms.items():
@@ -192,9 +189,7 @@ def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """Return a zip entry with a fixed date.
-
-    Therefore equal plans make equal files.
+    """Return a zip entry with a fixed date, so that equal plans make equal files.
     """
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
@@ -208,17 +203,17 @@ def _content(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 class _Arrays:
-    """Arrays as entries of the file; equal arrays share an entry."""
+    """Writes arrays as entries of the file; equal arrays share an entry."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Return an array's entry number, writing new entries."""
+        """Return the number of an array's entry; write the entry if it is new."""
         buffer = io.BytesIO()
-        # the entry also contains the order of dimensions in memory, on which the rounding of
-        # products may depend
+        # the NPY format keeps the order of dimensions in memory, which may affect the rounding of
+        # products
         np.lib.format.write_array(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
         key = hashlib.sha256(data).digest()
@@ -301,9 +296,7 @@ def _names(kind: str) -> list[str]:
 
 
 def _check_graph(graph: Graph) -> None:
-    """Raise an error of a damaged file for invalid values.
-
-    It is a ValueError or another error of _BAD.
+    """Raise ValueError, or another error of _BAD, for invalid values.
     """
     for info in (*graph.inputs, *graph.outputs, *graph.network_inputs, *graph.network_outputs):
         if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (

@@ -27,9 +27,7 @@ def tuning_folder() -> Path:
 
 
 def exported(device: Device) -> bytes:
-    """Return a device's measurements as a file's contents.
-
-    Other machines can import the file.
+    """Return a device's measurements as a file that other machines can import.
 
     Empty if there are no measurements. Raises BadFile and OSError if the measurements cannot be
     read.
@@ -58,7 +56,7 @@ class TuningCache(Database):
     The database has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. Added
     measurements are on disk when a method returns. Measurements that cannot be written stay in
-    memory until others are added.
+    memory, and are written when others are added.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
@@ -69,12 +67,12 @@ class TuningCache(Database):
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
         self._stale: dict[tuple[str, str], None] = {}
-        """Why stored measurements are not used, with the keys of their problems."""
+        """Pairs of a reason why stored measurements are not used and the key of their problem."""
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Return a problem's measurements, in a fixed order.
 
-        Only those made by the current versions of the algorithms are returned; None if there are
+        Only measurements by the current versions of the algorithms are returned; None if there are
         none.
         """
         key = problem_key(problem)
@@ -101,8 +99,8 @@ class TuningCache(Database):
     def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
         """Add measurements that the current versions of the algorithms made.
 
-        They replace measurements of the same candidates. Raises ValueError for an algorithm that a
-        problem's op does not have.
+        The measurements replace older ones of the same candidates. Raises ValueError for an
+        algorithm that a problem's op does not have.
         """
         lines: dict[str, Any] = {}
         for problem, measurements in measured.items():
@@ -119,15 +117,13 @@ class TuningCache(Database):
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Return whether a candidate passed the check with other constants.
 
-        These are other constants than those with which it was measured. weights: the digest of the
-        other constants.
+        The check was made after the measurement, with the constants of another layer or network.
+        weights: the digest of these constants.
         """
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Store that a candidate passed the check with other constants.
-
-        has_check() reads this.
+        """Store that a candidate passed the check with other constants, for has_check().
         """
         self.add("checks", {self._check_key(problem, measured, weights):
                             f"{measured.algorithm} {problem.describe()}"})
@@ -148,7 +144,7 @@ class TuningCache(Database):
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Add end-to-end times of plans, replacing equal keys.
 
-        timings: for each key, a description for the reader of the file, and the time.
+        timings: for each key, a description for people who read the file, and the time.
         """
         if timings:
             self.add("plans", {
@@ -175,8 +171,7 @@ def file_name(device: Device) -> str:
 def _source(op: str, name: str, device: Device) -> str | None:
     """Return the identity of an algorithm on a device; None if it does not exist.
 
-    The identity of a vendor's algorithm contains the library's version, for which the library is
-    loaded.
+    The identity of a vendor's algorithm contains the library's version, so the library is loaded.
     """
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

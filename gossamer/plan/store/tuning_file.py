@@ -1,6 +1,4 @@
-"""The file format of exported measurements of one device.
-
-It is JSON that is checked as a whole.
+"""The file format of exported measurements of one device: JSON, checked before any of it is used.
 """
 
 from __future__ import annotations
@@ -127,7 +125,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def text(content: dict[str, Any]) -> bytes:
-    """Return the text of a file, equal for equal content."""
+    """Return the text of a file. Equal content gives equal text."""
     return (json.dumps(content, sort_keys=True, allow_nan=False, indent=1) + "\n").encode()
 
 
@@ -140,9 +138,7 @@ def other_version(version: int) -> BadFile:
 
 @contextlib.contextmanager
 def damage_named() -> Iterator[None]:
-    """Turn errors of invalid values into BadFile.
-
-    This applies within a `with` block.
+    """Turn errors of invalid values within a `with` block into BadFile.
     """
     try:
         yield

@@ -1,6 +1,4 @@
-"""Candidates that are built ahead of their measurement.
-
-Several are built at the same time if the device allows it.
+"""Candidates that are built ahead of their measurement, several at a time if the device allows it.
 """
 
 from __future__ import annotations
@@ -25,15 +23,16 @@ from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import Compilers
 
 _AHEAD = 2
-"""Largest number of candidates, per processor, that are being built or wait to be measured. A build
-mostly waits for compilers, which are other processes. With a larger number, more builds would be
-started that later turn out to be unnecessary."""
+"""Maximum number of candidates per processor that are being built or wait to be measured. It
+exceeds 1 because a build mostly waits for a compiler, which is another process. It is small because
+builds that are started early may turn out to be unnecessary."""
 _MANY = 8
-"""Smallest number of a library's candidates for which processes open the device."""
+"""Minimum number of candidates of vendors' libraries for which worker processes that open the
+device are started."""
 _REFERENCES = 2
-"""Largest number of references that are computed at the same time. Each reference takes many short
-steps in Python's interpreter. More threads would take longer in total, and delay the thread that
-times candidates."""
+"""Maximum number of references that are computed at the same time. A reference consists of many
+short operations that need the GIL. More threads would take longer in total, and delay the thread
+that times candidates."""
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 """A candidate that is ready to run, its build cost, and its check."""
@@ -42,7 +41,8 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    memory: the memory that they share. compilers: the processes that compile for them.
+    memory: the memory that these candidates share.
+    compilers: the processes that compile for these candidates.
     """
 
     def __init__(self, device: Device) -> None:
@@ -62,7 +62,7 @@ class CandidateBuilds:
         """
         device = self.device
         self._pool, self._references = map(ThreadPoolExecutor, (self._ahead, _REFERENCES))
-        # within current(), no call needs to ask the driver which context is current
+        # within current(), calls need not ask the driver for the current CUDA context
         current = device.current() if device.runs_cuda_libraries else nullcontext()
         # references are computed concurrently, each with one BLAS thread
         limited = blas.limited(1) if device.builds_side_by_side else nullcontext()
@@ -88,7 +88,7 @@ class CandidateBuilds:
 
     @property
     def rows(self) -> Collection[Row]:
-        """Rows whose candidates are being built or wait."""
+        """Rows whose candidates are being built, or are built and not yet taken by next_built()."""
         return self._building.values()
 
     @property
@@ -121,12 +121,10 @@ class CandidateBuilds:
         return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Return a layer's inputs and expected outputs.
+        """Return a layer's inputs and expected outputs, which are made once.
 
-        They are made once.
-
-        They are stored by the layer's name and problem: conversions of one value to the same format
-        have the same name, whatever format they convert from.
+        The key is the layer's name and problem, because the name alone is not unique: conversions
+        of one value to the same format have the same name, whatever format they convert from.
         """
         key = layer.name, layer.problem
         with self._sets_lock:
@@ -137,7 +135,7 @@ class CandidateBuilds:
 
     def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:
         """Return a ready candidate, its build cost, and its check."""
-        # builds share packed weights as long as one of them holds a reference to the weights
+        # packed weights are shared by builds as long as one of the builds holds a reference to them
         weights = layer.weights_on(self.device)
         start = time.perf_counter()
         work = algorithm.work_ahead(layer.problem, variant, self.device)

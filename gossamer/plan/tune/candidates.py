@@ -26,18 +26,19 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
-"""Smallest number of images that are compared with the reference."""
+"""Minimum number of images that are compared with the reference."""
 _CHECKED = 2**22
-"""Limit up to which more images are compared: the number of their output values plus the operations
-that compute these images."""
+"""More images are compared as long as the number of their output values plus the number of their
+operations is at most this limit."""
 _DRAWS = 8
-"""Number of draws of inputs if an output has few results."""
+"""Number of times that inputs are drawn if an output has few values."""
 _CHEAP = 2**26
-"""Largest number of operations of a reference for which inputs are drawn several times. A processor
-computes them in less than a second."""
+"""Maximum number of operations of a reference for which inputs are drawn several times. A CPU takes
+less than a second for them."""
 
 QUIET = np.errstate(all="ignore")
-"""Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
+"""Silences NumPy: weights may be huge or not finite, about which NumPy would warn, and the
+comparison of outputs finds errors."""
 
 
 class WrongNumbersError(Exception):
@@ -53,7 +54,7 @@ reference's outputs and the state that is ready to run."""
 
 
 class CandidateSet:
-    """The candidates of a layer with equal inputs and constants.
+    """The candidates of a layer, which all get the same inputs and constants.
 
     memory: the memory that these candidates share with the candidates of other layers.
     """
@@ -74,16 +75,15 @@ class CandidateSet:
         self._expected = self._drawn()
         self._parts = [(part, self._reference(few)) for part, few in zip(
             continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
-        """The problems of the values before discontinuities, each with the reference's outputs."""
+        """The problems that compute the arguments of discontinuous functions, each with the
+        reference's outputs."""
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Return the continuous problems of a candidate's check.
+        """Return the continuous problems of a candidate's check, ready to run.
 
-        They are ready to run.
-
-        The check computes them in addition to the candidate. Other threads may call this method
-        while the device checks and times.
+        The check runs these problems in addition to the candidate. Other threads may call this
+        method while the device checks and times candidates.
         """
         if self._is_discontinuous:
             self._bounds_of(self._rounding_of(variant))
@@ -140,8 +140,8 @@ class CandidateSet:
     def _rounding_of(self, variant: Variant) -> str:
         """Return the precision that bounds a variant's rounding errors.
 
-        It is the problem's if the variant's own precision changes nothing for the values of the
-        problem.
+        This is the problem's precision if the variant's own precision makes no difference for the
+        values of the problem.
         """
         exact = variant.is_as_precise_as_float32(self.problem)
         return self.problem.rounding if exact else variant.precision
@@ -150,11 +150,11 @@ class CandidateSet:
     def _drawn(self) -> list[np.ndarray]:
         """Draw inputs, and return the reference's outputs.
 
-        An output may have so few results that all of them lie near a discontinuity, or are nearly
-        zero. In that case, if the reference takes little time, inputs are drawn several times. The
-        draw with the fewest results near a discontinuity is kept; among equals, the one whose
-        smallest 2-norm of such an output is largest. If a sum of many numbers is nearly zero, the
-        rounding of each number is a large relative error of the sum.
+        An output may have so few values that all of them are near a discontinuity or nearly zero.
+        If a sum of many numbers is nearly zero, the rounding of each number is a large relative
+        error of the sum. In this case, if the reference is cheap, inputs are drawn several times.
+        The draw with the fewest values near a discontinuity is kept, and of equal draws the one
+        that maximises the smallest 2-norm of these outputs.
         """
         few = [number for number, spec in enumerate(self._few.outputs)
                if (self._is_discontinuous or spec.dtype.startswith("float"))
@@ -184,8 +184,8 @@ class CandidateSet:
         Raises WrongNumbersError if its numbers are wrong, or if it wrote outside of its output or
         left part of its output unwritten. Errors that the candidate itself raises are passed on.
 
-        check: the result of build_check(). If the candidate's results are discontinuous, these
-        continuous problems are compared with the reference, too.
+        check: the result of build_check(). These continuous problems are compared with the
+        reference, too.
         """
         rounding = self._rounding_of(variant)
         limits = self._bounds_of(rounding) if self._is_discontinuous else None
@@ -216,7 +216,7 @@ class CandidateSet:
         if jobs is None:
             work: Work = partial(algorithm.launch, state, sources, targets, workspace)
         else:
-            # prepared once, as in a plan
+            # the jobs are prepared once, as in a plan
             work = Jobs(jobs, 1 if state.data is None else state.data.threads).run
 
         error = math.inf
@@ -248,9 +248,7 @@ class CandidateSet:
 
 
 def reason_of(failure: Exception) -> str:
-    """Return the text of a candidate's failure.
-
-    An example is wrong numbers.
+    """Return the text of a candidate's failure, such as wrong numbers.
     """
     return str(failure) if isinstance(failure, WrongNumbersError) else (
         f"does not run: {first_line(failure)}")

@@ -1,6 +1,4 @@
-"""Comparisons of a candidate's output with the reference.
-
-They are made on the host or in the device's memory.
+"""Comparisons of a candidate's output with the reference, on the host or on the device.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from gossamer.tensor import TensorSpec, pack, unpack
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
 VALUES_OF_ERROR = 64
-"""Smallest number of values over which one error is computed: a single value may be nearly zero,
-and its relative error large."""
+"""Minimum number of values over which one error is computed: if a single value is nearly zero, its
+relative error may be large."""
 _SMALL = 2**14
 """Number of values per image below which all images are unpacked to check their padding. Unpacking
 all images of a large batch takes most of a second."""
@@ -30,14 +28,14 @@ _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
 _ITEMS = 256
 """Work-items per work-group, as in check.cl."""
 _MOST_GROUPS = 1024
-"""Largest number of work-groups that fill memory or search it for guard bytes."""
+"""Maximum number of work-groups that fill memory or search it for guard bytes."""
 _BLOCKS = 64
-"""Number of work-groups that compare a large image. If few images are compared, more work-groups
-compare each image."""
+"""Minimum number of work-groups that compare a large image. If few images are compared, there are
+more work-groups for each."""
 _RANK = 4
 """Number of dimensions of a tensor in check.cl."""
 _LEAST_SQUARES = 1e-24
-"""Sum of squares of an image below which single squares may be too small for float32."""
+"""Sum of squares of an image below which its single squares may underflow in float32."""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
@@ -48,8 +46,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     overwritten, part of the output was not written, or padding is not zero.
 
     images: indices of the images in `expected`, which are compared; the other images are only
-    searched for values that were not written. None: `expected` is the whole output, which does not
-    consist of images.
+    searched for values that were not written. None if the output does not consist of images, and
+    `expected` is the whole output.
     limits: for discontinuous results, how far correct results may be from `expected`; None for
     other results.
     """
@@ -65,7 +63,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     compared: EllipsisType | list[int] = ...
     if images is not None and len(images) < count:
         words = output.view(f"u{spec.stored_dtype.itemsize}")
-        # as a float the guard is a NaN, which marks unwritten values; integers may equal the guard
+        # read as a float the guard is a NaN, which marks unwritten values; an integer output may
+        # contain the guard's value
         if spec.stored_dtype.kind == "f" and (words == np.iinfo(words.dtype).max).any():
             return math.inf
         compared = list(images)
@@ -91,9 +90,9 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Return the error of values away from discontinuities.
+    """Return the error of an output, without values near discontinuities.
 
-    It is infinite if a value differs by more than its limit.
+    The error is infinite if a value differs by more than its limit.
     """
     if limits is None:
         return difference(result, expected, together)
@@ -109,8 +108,8 @@ def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
 def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float:
     """Return the largest normalised error, |result - expected| / |expected|.
 
-    It is computed for each group of `together` consecutive images. It is infinite if integers
-    differ, or if a value is finite in only one of the arrays.
+    One error is computed for each group of `together` consecutive images. The result is infinite if
+    integers differ, or if a value is finite in only one of the arrays.
     """
     if result.dtype.kind != "f":
         return 0.0 if np.array_equal(result, expected) else math.inf
@@ -168,8 +167,8 @@ class DeviceCheck:
                  images: Sequence[int] | None) -> float | None:
         """Return the error that check.error_of() returns, computed on the device.
 
-        The spec has to be one that handles() accepts. None if squares are too large or too small
-        for float32, so that the host has to compare.
+        handles() must accept the spec. None if squares overflow or underflow in float32; the host
+        has to compare then.
 
         expected: expected values of the compared images, in row-major float32.
         """
@@ -203,23 +202,23 @@ class DeviceCheck:
 
 
 def checks_in_memory(device: Device) -> bool:
-    """Return whether candidates are checked in the device's own memory."""
+    """Return whether candidates are checked on the device instead of on the host."""
     return device.compiles and not device.on_processors
 
 
 def handles(spec: TensorSpec) -> bool:
     """Return whether the device can compare tensors of a spec.
 
-    They have to be floats without padding, of at most four dimensions.
+    The tensors have to be floats without padding, of at most four dimensions.
     """
     return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
 
 
 def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return a tensor's sizes and strides as four dimensions.
+    """Return a tensor's sizes and strides, extended to four dimensions.
 
-    Added dimensions come first.
+    Added dimensions, of size 1, come first.
     """
     added = _RANK - len(spec.shape)
     return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

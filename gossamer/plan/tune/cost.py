@@ -8,8 +8,8 @@ from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.tensor import TensorSpec
 
 LEAST_SHARE = 0.4
-"""Lower bound of a measured time, as a share of the estimate. The models of algorithms were fitted
-on few devices."""
+"""Lower bound of a measured time, as a share of the estimate. It is well below 1, because the
+models of algorithms were fitted on few devices."""
 _GPU_US, _PROCESSOR_US = 2.0, 5.0
 """Time of an empty launch in microseconds."""
 _FASTER = {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0}
@@ -19,8 +19,8 @@ _FASTER = {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0}
 def model_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> float:
     """Return the time that the algorithm's model predicts, in microseconds.
 
-    It includes the launches. The result is floor_us() if the algorithm has no model, and if all
-    outputs are empty, because models may divide by sizes.
+    The time includes the launches. The result is floor_us() if the algorithm has no model, or if
+    all outputs are empty, because models may divide by sizes.
     """
     is_empty = not any(spec.size for spec in problem.outputs)
     own = None if is_empty else algorithm.expected_us(problem, variant, device)
@@ -32,7 +32,8 @@ def model_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: D
 def floor_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> float:
     """Return the time of one launch at peak rates.
 
-    The launch computes and moves what the problem needs; the rates are those of the device's kind.
+    The launch does the operations of the problem and moves its inputs and outputs once, at the peak
+    rates of devices of this kind.
     """
     info = getattr(problem, "weights_info", None)
     share = 1.0 if algorithm.dense or info is None else info.density

@@ -1,7 +1,7 @@
 """Discontinuous functions: where a correct result may differ from the reference.
 
-Sign, comparisons, floor and selections are discontinuous. A candidate does not round like the
-float64 reference, so a value near a discontinuity may end up on its other side although the
+Sign, comparisons, floor and selections are discontinuous. A candidate rounds differently from the
+float64 reference, so a value near a discontinuity may end up on the other side of it although the
 candidate is correct. Therefore the reference is also computed from randomly perturbed operands; the
 perturbations exceed the error of a correct candidate. A result that no perturbation changes has to
 equal the reference. A result that perturbations move across a discontinuity is excluded from the
@@ -28,22 +28,24 @@ from gossamer.ops.fused.problem import FusionProblem, reference
 from gossamer.ops.registry import OPS
 
 _NUDGE = 8.0
-"""Standard deviation of the normally distributed perturbations, relative to the operand, as a
-multiple of the largest normalised error. It exceeds 1 because the normalised error is a root mean
-square over all results."""
+"""Standard deviation of the normally distributed relative perturbations of operands, as a multiple
+of the largest normalised error. It exceeds 1 because the normalised error is a root mean square
+over all results."""
 _PAIRS = 3
-"""Number of pairs of opposite perturbations. One pair may nearly cancel in a sum; it is very
-unlikely that all of them do."""
+"""Number of pairs of opposite perturbations. In a sum, the perturbations of one run may nearly
+cancel; it is very unlikely that they do in all runs."""
 _LARGE = 64.0
 """Largest change of a result that crosses no discontinuity, as a multiple of the largest normalised
 error and relative to the root mean square of the results."""
 _FURTHER = 4.0
 """Largest error of a result near a discontinuity, as a multiple of its largest change."""
 _GRID = 256.0
-"""Multiples of 1 / _GRID have few bits, so that their products and sums are exact in float32."""
+"""Operands that are multiples of 1 / _GRID have few bits, so that their products and sums are exact
+in float32."""
 _ROUNDED = frozenset({"div", "pow", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan",
                       "erf", "sigmoid"})
-"""Functions that devices may round even if the exact result for integers is an integer."""
+"""Functions whose results may be inexact on a device, even where the exact result for integers is
+an integer."""
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -70,11 +72,11 @@ def _expression(problem: Problem) -> Expression | None:
 
 
 def continuous_parts(problem: Problem) -> list[Problem]:
-    """Return the problems of the values before discontinuities.
+    """Return the problems that compute the arguments of discontinuous functions.
 
-    These values are the arguments of a comparison or another discontinuous function, and the
-    condition of a `where`. The list is empty for problems without an epilogue, such as element-wise
-    ones, which compute no sums, and fusions, whose algorithms compute only their own problems.
+    The arguments are those of comparisons and other discontinuous functions, and the conditions of
+    `where`. The list is empty for problems without an epilogue: element-wise problems compute no
+    sums, and algorithms of fusions compute no other problems.
     """
     epilogue: Epilogue | None = getattr(problem, "epilogue", None)
     if epilogue is None:
@@ -126,7 +128,8 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
         least, most = moves.min(axis=0), moves.max(axis=0)
         size = LARGEST_ERROR[precision] * np.abs(np.nan_to_num(
             right.astype(np.float64), posinf=0.0, neginf=0.0))
-        # every perturbation changes a continuous result
+        # a continuous result changes with every perturbation, so a result that changes with only
+        # some crossed a discontinuity
         uncertain = (most > 0) & ((least == 0)
                                   | (most > _LARGE * np.sqrt(np.square(size).mean())))
         largest = np.where(most == 0, size.max(initial=0), np.inf)
@@ -138,8 +141,8 @@ def _nudged(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays, *, 
             sign: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Return the reference's outputs for perturbed operands.
 
-    Each part of a fusion is perturbed anew. Integers and fractions of few bits are kept if float32
-    arithmetic on them is exact.
+    The operands of each part of a fusion are perturbed. Integers and fractions of few bits are not
+    perturbed if float32 arithmetic on them is exact.
     """
     if isinstance(problem, FusionProblem):
         return reference(problem, arrays, weights,
@@ -161,7 +164,8 @@ def _nudged(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays, *, 
 def _rounds_few_bits(problem: Problem) -> bool:
     """Return whether float32 may round results of few-bit numbers.
 
-    The cause is a function, or a constant of many bits, in the problem's expression.
+    This is the case if the problem's expression has a function of _ROUNDED, or a constant of many
+    bits.
     """
     expression = _expression(problem)
     return expression is not None and any(

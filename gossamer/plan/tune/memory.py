@@ -1,6 +1,4 @@
-"""Memory that all candidates on a device share.
-
-They use it during checks and timing.
+"""Memory that all candidates on a device share during checks and timing.
 
 Inputs are drawn and uploaded once for all layers that take the same inputs.
 """
@@ -20,21 +18,22 @@ from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
 from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 8, 2**33
-"""Limits on the inputs that are kept for later layers: 1/_SHARE of the device's memory, and
-_MOST_BYTES."""
+"""Limits on the size of the inputs that are kept for later layers: 1/_SHARE of the device's memory,
+and _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
 """Largest size in bytes of the random numbers that are kept."""
 _DRAWN = 2**20
-"""Number of random values of an input after which its images repeat."""
+"""Approximate number of random values of an input after which its images repeat."""
 _LEAST_PERIOD = 3
-"""Smallest number of images after which inputs repeat."""
+"""Minimum number of images after which inputs repeat."""
 
 
 class CandidateMemory:
     """Inputs, outputs and the workspace of candidates on one device.
 
-    Candidates run one after another, so all candidates write to the same memory. It is replaced
-    when a candidate needs more; candidates that were prepared before keep the old memory.
+    Candidates run one after another, so all candidates write to the same memory. Memory that is too
+    small for a candidate is replaced by larger memory; candidates that were prepared before keep
+    the old memory.
 
     examples: the inputs.
     on_device: the kernels that check candidates in the device's memory; None if the device shares
@@ -128,9 +127,9 @@ class Examples:
         return self._drawn.of(_key(few, len(few.inputs), seed), draw)
 
     def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
-        """Return an input of of() in device memory.
+        """Return the device buffer with an input that of() returns.
 
-        It has the layout of `spec`; images are repeated if the spec has more of them.
+        The input has the layout of `spec`. Its images are repeated if the spec has more images.
         """
         period = _period(problem)
 
@@ -142,9 +141,7 @@ class Examples:
         return self._buffers.of((_key(problem, index + 1, seed), period, spec), upload)
 
     def forget(self) -> None:
-        """Free the inputs on the device.
-
-        They may have been overwritten.
+        """Free the inputs on the device, which may have been overwritten.
         """
         self._buffers.clear()
 
@@ -160,7 +157,7 @@ class Examples:
 def _key(problem: Problem, count: int, seed: int) -> Hashable:
     """Return a key of a problem's first `count` inputs.
 
-    It is equal for problems with the same first inputs.
+    The key is equal for problems with the same first inputs.
     """
     own = type(problem).example_inputs is not Problem.example_inputs
     return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
@@ -169,9 +166,9 @@ def _key(problem: Problem, count: int, seed: int) -> Hashable:
 def _period(problem: Problem) -> int | None:
     """Return the number of images before inputs repeat.
 
-    They repeat because drawing and packing all images would take too long. None if they do not
-    repeat. The first, the middle and the last image are compared with the reference. The number
-    divides none of the distances between these three images, so that these images differ.
+    Inputs repeat because drawing and packing all images would take too long. None if they do not
+    repeat. The returned number divides none of the distances between the first, the middle and the
+    last image, so that these three, which are compared with the reference, differ.
     """
     one = problem.first_images(1)
     if one == problem:

@@ -21,7 +21,7 @@ Arrays = Mapping[str, np.ndarray]
 """Inputs or outputs of a network by name."""
 
 _BYTES_AT_ONCE = 2**28
-"""Approximate limit on the size of the values of images that are computed together."""
+"""Approximate limit in bytes on the values of the images that are computed together."""
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:

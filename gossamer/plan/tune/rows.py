@@ -22,17 +22,17 @@ from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
-"""Beginning of the reason that reports state for a candidate that was left out."""
+"""Start of the reason in reports for a candidate that was left out."""
 _FUSED = 1.25
-"""Largest ratio of a fusion's time to the time of its unfused layers at which the fusion may pay
-off, because it may save conversions."""
+"""Maximum ratio of a fusion's time to the time of its unfused layers at which the fusion may still
+pay off. It exceeds 1 because a fusion may save conversions."""
 UNTIMED = 0.95
-"""Factor applied to the estimate of a row without a time when it is compared with measured rows, so
-that a row that seems as fast as the best is measured."""
+"""Factor on the estimate of a row without a time, so that a row whose estimate equals the best
+measured time is measured."""
 
 _LEAST_SHARE_OF_CONFIGS = 0.5
 """Lower bound of a row's time, as a share of the estimate from the model and from other configs of
-its algorithm: the last config of a library may take half the time of its first one."""
+its algorithm: a library's last config may take half the time of its first config."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """Formats and precision of a candidate."""
@@ -40,11 +40,9 @@ _Kind = tuple[tuple[Format, ...], str]
 
 @dataclass(eq=False)
 class LayerTimes:
-    """The best known times of a layer or fusion.
+    """The best known times of a layer or fusion, by formats and precision.
 
-    There is one for each combination of formats and precision.
-
-    keeps_precisions: whether a candidate may be needed although a less precise one is faster.
+    keeps_precisions: whether a candidate is kept even if a less precise one is faster.
     groups: the groups of the layer's rows.
     parts: for a fusion, the times of its layers; empty for a layer.
     best: the fastest row of each combination of formats and precision.
@@ -76,9 +74,9 @@ class LayerTimes:
     def limit_us(self, row: Row, device: Device) -> float:
         """Return the time above which a row cannot be best.
 
-        At this time a known row could replace it, at the cost of the known row's time and of the
-        conversions between the formats of both. For a fusion, the limit is at most _FUSED times the
-        time of its unfused layers.
+        The limit is the least cost of replacing the row by a known one: the time of the known row
+        plus the conversions between the formats of both rows. For a fusion, the limit is at most
+        _FUSED times the time of its unfused layers.
         """
         rank = PRECISIONS.index(row.variant.precision)
         known = [known for (_, precision), known in self.best.items()
@@ -92,16 +90,16 @@ class LayerTimes:
 
 @dataclass(eq=False)
 class Group:
-    """Rows whose times hold for several layers.
+    """Rows whose times are valid for several layers.
 
-    Their algorithms ignore the properties in which the layers differ.
+    The algorithms of the rows ignore the properties in which these layers differ.
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
-    layers: the layers for which the times hold.
+    layers: the layers for which the times are valid.
     similar: the group of an earlier layer that differs only in its weights. As long as no row of
-    this group has been tried, its rows are estimated from the rows of that group. None if there is
-    no such layer.
+    this group has been tried, the rows are estimated from those of the similar group. None if there
+    is no such layer.
     rows: the rows by their keys.
     """
 
@@ -124,9 +122,7 @@ class Group:
             times.update()
 
     def tried(self, algorithm: Algorithm) -> list[Row]:
-        """Return the measured rows of an algorithm.
-
-        They have a time or a failure.
+        """Return the rows of an algorithm that have a measured time or a failure.
 
         If there are none, those of the similar group are returned.
         """
@@ -137,7 +133,7 @@ class Group:
     def ratio(self, algorithm: Algorithm) -> float | None:
         """Return an algorithm's smallest ratio of measured to modelled time.
 
-        It is infinite if all rows that were tried failed, and None if none was tried.
+        The ratio is infinite if all rows that were tried failed, and None if no row was tried.
         """
         tried = self.tried(algorithm)
         return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
@@ -146,7 +142,8 @@ class Group:
     def least_us(self, row: Row) -> float:
         """Return the lower bound of a row's time in microseconds.
 
-        It follows from the times of the row's algorithm, or from the model alone if there are none.
+        The bound is computed from the measured times of the row's algorithm, or from the model
+        alone if there are none.
         """
         ratio = self.ratio(row.algorithm)
         if ratio is None:
@@ -156,9 +153,9 @@ class Group:
     def expected_us(self, row: Row) -> float:
         """Return the estimated time of a row that has none.
 
-        It is the model's time, multiplied by the ratio of measured to modelled time of the same row
-        in the similar group, or of the algorithm. It is infinite if the similar group has left the
-        row out.
+        The estimate is the modelled time times a ratio of measured to modelled time: that of the
+        same row in the similar group, or else that of the algorithm. The estimate is infinite if
+        the row was left out of the similar group.
         """
         similar = None if self.similar is None else self.similar.rows.get(row.key)
         if similar is not None and similar.measured is not None and similar.measured.not_tried:
@@ -180,7 +177,8 @@ class Row:
     measured: its measurement; None if it was neither measured nor left out.
     stored: the measurement in the cache.
     timing: its samples, if this process has timed it.
-    may_differ: whether the measurement may be different next time, so that it is not stored.
+    may_differ: whether another measurement may have another outcome, for which reason this one is
+    not stored.
     key: the candidate's key among the candidates for its problem.
     """
 
@@ -207,7 +205,7 @@ class Row:
     def candidate(self) -> Candidate:
         """The candidate with its measurement, or with its estimated time.
 
-        It has an estimate as long as it may still be measured.
+        The candidate has an estimate as long as it may still be measured.
         """
         if self.measured is not None:
             return Candidate(self.algorithm, self.variant, self.measured)
@@ -220,12 +218,10 @@ class Row:
 
 
 class Rows:
-    """The rows of all listed layers and fusions.
+    """The rows of all listed layers and fusions, on all devices.
 
-    They may be on any device.
-
-    times: the times by a layer's name and problem: conversions of one value to the same format have
-    the same name, whatever format they convert from.
+    times: the times by a layer's name and problem. The name alone is not unique: conversions of one
+    value to the same format have the same name, whatever format they convert from.
     """
 
     def __init__(self, space: Space, caches: Caches) -> None:
@@ -236,11 +232,12 @@ class Rows:
         """The group of the first layer of each shape whose candidates depend on zeros."""
 
     def listed(self, nodes: Iterable[MeasuredLayer], key: str) -> dict[Row, None]:
-        """Return the rows of layers of which nothing was known.
+        """Add the candidates of layers as rows; return the rows without a measurement yet.
 
         Rows with a sufficient stored measurement receive it.
 
-        key: identifies the search; what a search with the same key has left out is left out.
+        key: identifies the search. Rows that were left out by an earlier search with the same key
+        are left out again.
         """
         new: dict[Row, None] = {}
         for node in nodes:
@@ -300,8 +297,9 @@ class Rows:
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose search has begun.
 
-        They come in order of preference. Candidates that would take too long to build, or were left
-        out, are excluded candidates. A candidate that may still be measured has an estimated time.
+        The candidates are in order of preference. Candidates that would take too long to build, or
+        were left out, are excluded candidates. A candidate that may still be measured has an
+        estimated time.
         """
         space, problem, candidates = self._space, node.layer.problem, []
         most_s = space.limits.build_seconds
@@ -365,7 +363,7 @@ def without_zeros(problem: Problem) -> Problem:
 
 
 def similar_shape(problem: Problem) -> Problem | None:
-    """Return a problem shared by layers that differ in zeros.
+    """Return the problem that layers share if they differ only in zeros.
 
     None if the problem does not specify which of its weights are zero.
     """

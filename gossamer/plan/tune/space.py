@@ -36,7 +36,7 @@ class Space:
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self.why = "without an effort" if effort is None else f"with effort {effort}"
-        """Text for messages: what limits the build time."""
+        """Text for messages that says what limits the build time."""
 
     @classmethod
     def unmeasured(cls, threads: Threads = ALL) -> Space:
@@ -46,8 +46,8 @@ class Space:
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm cannot compute a problem, or None.
 
-        Either it does not support the problem, or none of its variants has an allowed precision and
-        build time.
+        The reason is that the algorithm does not support the problem, or that none of its variants
+        has an allowed precision and build time.
         """
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
@@ -66,10 +66,10 @@ class Space:
                       device: Device) -> Sequence[Variant]:
         """Return an algorithm's variants within the effort.
 
-        These are the variants of its first configs, in the allowed precisions.
+        These are the variants of the algorithm's first configs in the allowed precisions.
 
-        Configs are taken in order up to the effort's limit. A config that would take too long to
-        build is included, but does not count towards the limit.
+        Configs are taken in order, up to the effort's limit on their number. A config that would
+        take too long to build is included, but does not count towards the limit.
         """
         key = (algorithm, problem, device.name)
         if key not in self._variants:

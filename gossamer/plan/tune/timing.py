@@ -20,23 +20,25 @@ from gossamer.plan.tune.candidates import BuiltCheck
 from gossamer.plan.tune.rows import Row
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
-"""Duration of one sample, and of all samples of a candidate at most, in microseconds."""
+"""Duration of one sample, and maximum duration of all samples of a candidate, in microseconds."""
 _NEAR = 1.15
-"""Ratio to the best known time up to which a candidate is sampled more than once."""
+"""Maximum ratio of a candidate's first sample to its group's limit_us() at which more samples are
+taken."""
 
 
 def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             samples: int) -> None:
     """Check a candidate, and set its time or failure.
 
-    samples: number of samples of a candidate near the best.
+    samples: number of samples of a candidate near the best time.
     If the device is lost, the failure is set before DeviceLostError is raised.
     """
     try:
         try:
             row.measured = _measured(row, builds, samples, *built.result())
         except (OutOfMemoryError, MemoryError):
-            # the frames of the error hold device memory, and reference cycles keep the frames
+            # the frames of the error's traceback refer to device memory, and are in reference
+            # cycles
             builds.memory.release()
             gc.collect()
             row.measured = _measured(row, builds, samples, *builds.build(
@@ -57,7 +59,7 @@ def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State, cos
     candidates = builds.set_of(row.group.layer)
     work, error = candidates.checked(row.algorithm, row.variant, state, check)
     row.timing = _sampled(row, work, samples)
-    # the requested number of samples is stored, although a slow candidate has fewer
+    # the requested number of samples is stored even for a slow candidate, which has fewer
     return Measurement.of(row.algorithm, row.variant, row.timing, cost, error=error,
                           weights=candidates.digest, samples=samples)
 

@@ -3,9 +3,10 @@
 The rounds are those of successive halving (K. Jamieson and A. Talwalkar, "Non-stochastic best arm
 identification and hyperparameter optimization", AISTATS 2016). The first round measures, for each
 problem and algorithm, the configs that are expected to be the fastest. Each further round measures
-twice as many configs of fewer algorithms, those nearest to the best, and the candidates that a plan
-would take if their estimates held. A candidate is left out for one of three reasons: its lower
-bound is too high, no round has reached it, or the search has ended.
+twice as many configs of fewer algorithms, namely those whose times are nearest to the best. It also
+measures the candidates that a plan would take according to their estimates. A candidate is left out
+for one of three reasons: its lower bound is too high, no round has reached it, or the search has
+ended.
 """
 
 from __future__ import annotations
@@ -37,21 +38,22 @@ from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure
 
 ENDED = "the search ended early"
-"""The reason for candidates that a spent budget or an interrupt leaves out."""
+"""The reason why a candidate is left out when the budget is spent or the search was stopped."""
 _STORE_SECONDS = 5.0
 """Interval in seconds at which a search stores its measurements. A process that is killed loses at
-most those of the last interval."""
+most the measurements of the last interval."""
 _LEAST_GAIN = 0.01
-"""Another round follows only if the last one has lowered the best times by this share."""
+"""Another round follows only if the last round has lowered the sum of the best times by this
+share."""
 _FEW_TIMINGS = 10
 """Number of candidates that must be timed before a notice reports the scatter of the times."""
 _RESERVED, _RESERVED_S = 0.2, 5.0
-"""Share of a budget that is reserved for the choice after the measurements, and the largest number
-of seconds of this share."""
+"""Share of a budget that is reserved for choosing the plan after the measurements, and the maximum
+of this share in seconds."""
 
 Promising = Callable[[], Sequence[tuple[Layer, Candidate]]]
-"""A function that returns the candidates that a plan would take by the known and estimated times,
-each with its layer."""
+"""A function that returns the candidates that a plan would take according to measured and estimated
+times, each with its layer."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,11 @@ class Tuner:
     note: called with a line of text before each batch of layers is measured.
     progress: called with a Progress after each candidate.
     budget_s: time limit for the plan in seconds, counted from start(); None for no limit. Shortly
-    before the limit, only candidates that the plan cannot do without are started.
+    before the limit, only candidates without which no plan is possible are started.
     keeps_precisions: whether to measure candidates even if less precise ones are faster, because
     the plan may need them to keep its error within the policy's tolerance.
-    all_vendor_configs: whether, whatever the effort, all configs of vendors' libraries are measured
-    and no candidate is left out, so that each algorithm has its best time.
+    all_vendor_configs: whether all configs of vendors' libraries are measured and no candidate is
+    left out, at any effort, so that each algorithm has its best time.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -141,7 +143,7 @@ class Tuner:
     def is_over(self) -> bool:
         """Whether the search was stopped or its budget is spent.
 
-        The share of the budget that is reserved for the choice does not count.
+        The budget is spent when only its reserved share is left.
         """
         return self._is_stopped or time.monotonic() > self._deadline
 
@@ -168,11 +170,11 @@ class Tuner:
                     promising: Promising | None = None) -> None:
         """Measure and set the candidates of layers and fusions.
 
-        The results are stored, also if an interrupt ends the search.
+        The results are stored even if an interrupt ends the search.
 
         nodes: layers come before the fusions that cover them.
-        promising: chooses the plan that the further rounds improve; by default each layer takes the
-        candidate with the shortest estimated time.
+        promising: returns the candidates of the plan that further rounds improve; by default each
+        layer takes the candidate with the shortest estimated time.
         """
         nodes = list(nodes)
         self._key = self._key_of(nodes)
@@ -202,7 +204,8 @@ class Tuner:
     def verified(self, chosen: Sequence[tuple[Layer, Candidate, Device]]) -> list[Candidate]:
         """Check the chosen candidates with their layers' own constants.
 
-        The candidates are returned; one that fails or computes wrong numbers is excluded.
+        Returns the candidates in the same order; those that fail or compute wrong numbers are
+        excluded.
         """
         verified = [candidate for _, candidate, _ in chosen]
         unknown = {index: each for index, each in enumerate(chosen) if not self._is_known(*each)}
@@ -229,9 +232,7 @@ class Tuner:
         self._caches.flush()
 
     def release(self) -> None:
-        """Free memory and end the compiler processes.
-
-        The memory is that of inputs and outputs of candidates.
+        """Free the candidates' inputs and outputs, and end the compiler processes.
         """
         for builds in self._builds.values():
             builds.compilers.close()
@@ -240,7 +241,7 @@ class Tuner:
     def _key_of(self, nodes: Iterable[MeasuredLayer]) -> str:
         """Return hexadecimal digits that identify layers and the effort.
 
-        What one search has left out, later searches with the same key leave out, too.
+        Candidates that one search has left out are left out by later searches with the same key.
         """
         scope = [[problem_key(node.layer.problem), *(each.name for each in node.algorithms)]
                  for node in nodes]
@@ -273,10 +274,10 @@ class Tuner:
         return [(self._builds_on(own[0].group.device), own) for own in by_device.values()]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Return whether a candidate passed with a layer's constants.
+        """Return whether a candidate passed the check with a layer's constants.
 
-        This holds if the layer has no constants, the candidate was measured with them, or the cache
-        records that the candidate passed a check with them.
+        True if the layer has no constants, if the candidate was measured with these constants, or
+        if the cache records that it passed a check with them.
         """
         measured = candidate.measured
         return (not layer.weights or measured.weights == layer.digest
@@ -285,9 +286,10 @@ class Tuner:
     def _first(self) -> list[Row]:
         """Return the rows of the first round.
 
-        These are, for each algorithm, the configs with the shortest times by its model, each in its
-        fastest formats. Of layers that differ only in their weights, only the first takes part.
-        Rows whose builds take long are left to rounds in which the plan would take them.
+        For each algorithm, these are the configs with the shortest modelled times, each in its
+        fastest formats. Of layers that differ only in their weights, only the first is included.
+        Rows with long builds are left to later rounds, which measure them only if the plan would
+        take them.
         """
         count: dict[tuple[Group, Algorithm, str], set[object]] = defaultdict(set)
         first: list[Row] = []
@@ -304,7 +306,7 @@ class Tuner:
         return [row for row in first if row.measured is None]
 
     def _improve(self, promising: Promising) -> None:
-        """Measure further rounds until one has saved little."""
+        """Measure further rounds until a round has lowered the times little."""
         for number, width in enumerate(self.limits.widths, 1):
             before = {times: times.best_us for times in self._rows.times.values() if times.best}
             self._measure(self._next(promising(), width, 2**number))
@@ -324,9 +326,9 @@ class Tuner:
               ) -> list[Row]:
         """Return the rows of a further round.
 
-        These are the rows that a plan takes and that have no time; and, of each algorithm whose
-        time is at most `width` times the layer's best, `factor` times as many configs as in the
-        first round, in the formats that the plan gives the layer.
+        These are, first, the rows that the plan takes and that have no time. Second, for each
+        algorithm whose time is at most `width` times the layer's best, `factor` times as many
+        configs as in the first round are included, in the formats that the layer has in the plan.
         """
         found: dict[Row, None] = {}
         for layer, candidate in taken:
@@ -335,8 +337,8 @@ class Tuner:
                 continue  # a part of a library, or a layer of another device
             kind = candidate.formats[0] + candidate.formats[1], candidate.variant.precision
             for group in times.groups:
-                # a layer that differs from an earlier one only in its weights takes the config that
-                # is best for that one
+                # if a layer differs from an earlier one only in its weights, only the config that
+                # is best for the earlier layer is measured
                 most = factor if group.similar is None else 0
                 by_algorithm: dict[Algorithm, list[Row]] = {}
                 for row in sorted(group.rows.values(), key=lambda row: row.model_us):
@@ -363,9 +365,9 @@ class Tuner:
     def _required(self) -> list[Row]:
         """Return a row for each layer without a working candidate.
 
-        It is the most precise remaining row. It is measured even if the search has ended, or if it
-        was left out as too slow. Fusions need no such row, because their layers can be computed
-        unfused.
+        For each such layer, this is the most precise remaining row, which is measured even if the
+        search has ended, or if the row was left out as too slow. Fusions need no such row, because
+        their layers can be computed unfused.
         """
         required: dict[Row, None] = {}
         for times in self._rows.times.values():
@@ -379,7 +381,7 @@ class Tuner:
     def _measure(self, rows: Sequence[Row], *, required: bool = False) -> None:
         """Measure rows, except those that turn out too slow.
 
-        required: whether the plan cannot do without them.
+        required: whether no plan is possible without these rows.
         """
         if not rows:
             return
@@ -413,9 +415,9 @@ class Tuner:
             self._report()
 
     def _is_useless(self, row: Row) -> bool:
-        """Leave out an unnecessary row; return whether it was one.
+        """Leave a row out if it is unnecessary; return whether it is.
 
-        This is the case if the search has ended, or if the row's lower bound is too high.
+        A row is unnecessary if the search has ended, or if the lower bound of its time is too high.
         """
         if self.is_over:
             self._leave_out(row, ENDED, may_differ=True)

@@ -1,4 +1,4 @@
-"""Compiler processes that work while this process times candidates."""
+"""Worker processes that compile while this process times candidates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gossamer.errors import first_line
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
-"""Largest number of processes that open the device, and bytes of device memory for each."""
+"""Maximum number of processes that open the device, and device memory in bytes for each."""
 _MOST = 32
-"""Largest number of processes that compile without the device. That many compile at least as fast
-as one device times, and each takes a few hundred megabytes of host memory."""
+"""Maximum number of processes that compile without the device. This many processes compile at least
+as fast as one device times candidates; each takes a few hundred megabytes of host memory."""
 _NICE = 5
 """Niceness added to processes that compile without the device, so that they do not delay this
 process, which times candidates meanwhile."""
@@ -32,9 +32,9 @@ _devices: list[Device] = []
 class Compilers:
     """The processes that compile for a device.
 
-    Their results come back through the kernel cache on disk, or as bytes. Processes of one pool,
-    the device's `compilers`, compile sources and do not open the device. Those of the other pool
-    open it, because a vendor's library needs it to compile.
+    Compiled kernels are returned through the kernel cache on disk, or as bytes. There are two
+    pools. The processes of the device's `compilers` compile sources and do not open the device.
+    Those of the other pool open the device, because vendors' libraries need it to compile.
     """
 
     def __init__(self, device: Device) -> None:
@@ -42,11 +42,11 @@ class Compilers:
         self._pools: dict[bool, ProcessPool] = {}
 
     def start(self, *, on_device: bool = False) -> None:
-        """Start the processes that compile.
+        """Start the processes of one pool.
 
-        These are the ones that compile sources or, with `on_device`, those that open the device.
-
-        Nothing is started if they are running already, or if no process can help.
+        These are the processes that compile sources or, with `on_device`, those that open the
+        device. Nothing is started if these processes are running already, or if the device or
+        machine has no use for them.
         """
         device = self._device
         count = min(processors() - 1, _MOST if not on_device else min(
@@ -66,7 +66,7 @@ class Compilers:
         work: for example what Algorithm.work_ahead returns. what: description of the work.
 
         The future's exception is ProcessEndedError if the process ended meanwhile, and
-        NoProcessError if no process does the work or the work fails.
+        NoProcessError if no process has opened the device or the work fails.
         """
         if True not in self._pools:
             nobody: Future[object] = Future()
@@ -75,10 +75,11 @@ class Compilers:
         return self._pools[True].submit(do_work, work, what=f"was asked for {what}")
 
     def close(self) -> None:
-        """End the processes and wait for them. From now on this process compiles."""
+        """End the processes and wait for them. Afterwards this process compiles kernels itself."""
         if self._device.compilers is self._pools.get(False):
             self._device.compilers = None
-        # an interrupt during the wait must not leave processes of the other pool running
+        # end both pools before waiting, so that an interrupt during the wait leaves no processes
+        # running
         for pool in self._pools.values():
             pool.end()
         for pool in self._pools.values():

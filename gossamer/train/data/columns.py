@@ -1,7 +1,7 @@
-"""Encoding of table cells that are not numbers: gaps and texts.
+"""Encoding of table cells that are not numbers: missing values and texts.
 
-Gaps are filled, and texts become one-hot columns. The fill values and the texts of each column are
-kept, so that later samples can be encoded in the same way.
+Missing values, called gaps, are imputed, and texts become one-hot columns. The fill values and the
+texts of each column are kept, so that later samples can be encoded in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GREATEST = float(np.finfo(np.float32).max)
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
 """Cells without a value, in lower case."""
 _MOST_VALUES = 1000
-"""Largest number of distinct texts in a column; each becomes a column of zeros and ones."""
+"""Maximum number of distinct texts in a column; each text becomes a one-hot column."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class CellRules:
 
     impute: one of IMPUTES, the method that fills gaps; None allows no gaps.
     one_hot: whether columns may have texts.
-    known: the columns that a network was trained on, in the order of its inputs, each with its fill
-    value and texts if it has any. Empty without a network.
+    known: the columns that a network was trained on, in the order of its inputs, with their fill
+    values and texts, if any. Empty if there is no trained network.
     """
 
     impute: str | None = None
@@ -49,15 +49,15 @@ class CellRules:
 
     @property
     def needs_texts(self) -> bool:
-        """Whether a known column has texts, which may look like numbers."""
+        """Whether a known column has texts, so that cells must be read as texts."""
         return any(column.values is not None for column in self.known)
 
     def arranged(self, path: Path, names: Sequence[str],
                  count: int) -> tuple[tuple[Column, ...], list[int]]:
         """Return a file's columns in the known order, and their indices.
 
-        The order is that of the file if its columns, or the known ones, have no names. If the file
-        has no names and the rules allow only numbers, no columns are returned.
+        If the file's columns or the known columns have no names, the file's order is kept. If the
+        file has no names and the rules allow only numbers, no columns are returned.
 
         names: the headings of the columns; empty if the file has none.
         count: number of columns.
@@ -83,7 +83,7 @@ class CellRules:
         return tuple(Column(names[index]) for index in order if names), order
 
     def takes(self, index: int) -> tuple[bool, bool]:
-        """Return whether a column may have gaps, and whether texts."""
+        """Return whether a column may have gaps, and whether it may have texts."""
         if index >= len(self.known):
             return self.impute is not None, self.one_hot
         column = self.known[index]
@@ -127,7 +127,7 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
     The cells are (rows, columns) float32: a gap is NaN, and a text is its index in the column's
     sorted texts. Returns None if the rules do not allow a cell.
 
-    columns: the columns without their texts.
+    columns: the columns, whose texts are not known yet.
     Raises InputError if a column has too many texts, or pandas is not installed.
     """
     try:
@@ -160,7 +160,7 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Return columns with fill values and occurring texts.
+    """Return the columns with fill values, and with the texts that occur in the samples.
 
     impute: one of IMPUTES, or None if gaps are not filled.
     Raises InputError if gaps are to be filled and a column has no values.
@@ -189,9 +189,9 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Return the samples with gaps filled and texts one-hot.
 
     Each text of a column becomes a separate column, with 1 in the samples that have the text and 0
-    in the others. A gap, or a text that no training sample has, is 0 in all these columns; a
-    warning names the first such text. Samples without columns, such as those of a .npz file, are
-    returned unchanged.
+    in the others. In a sample with a gap, or with a text that no training sample has, all these
+    columns are 0; a warning names the first unknown text. Samples without columns, such as those of
+    a .npz file, are returned unchanged.
 
     columns: the columns that learnt() returned for the training samples.
     """

@@ -32,15 +32,15 @@ from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 FIRST, LAST, NONE = "first", "last", "none"
 """Values of the option for the column of the labels; NONE means that there is no such column."""
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Usual headings of the column of labels. If that column of the first line has one of them, the
-line is a heading, even if its other cells are numbers."""
+"""Usual headings of the label column. If the label cell of the first line is one of these words,
+the line is a heading, even if its other cells are numbers."""
 _LISTED = 20
-"""Largest number of column names in a message."""
+"""Maximum number of column names in a message."""
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""Largest number of characters in a label, and the largest integer label: float64 represents all
-integers up to it."""
+"""Maximum number of characters in a label, and the largest integer label: float64 represents all
+integers up to this one."""
 _NO_LABEL = ("", "nan")
-"""Label cells, in lower case, that mean that the label is missing."""
+"""Texts of label cells, in lower case, that stand for a missing label."""
 _NUMBERS = (np.int32, np.float32)
 """Dtypes that are tried for the cells, in this order: NumPy reads integers several times as fast as
 floats."""
@@ -54,8 +54,8 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
     instead of numbers. Whole numbers as labels become int64.
 
     label: the column of the labels: "first", "last", a number from 1, or a name in the heading.
-    limit: largest number of samples to read; None for all.
-    numbers: whether the labels are numbers to learn, which become float64.
+    limit: maximum number of samples to read; None for all.
+    numbers: whether the labels are regression targets, which become float64.
     rules: rules for cells that are not numbers; None allows no such cells.
     Raises InputError with line and column of the first wrong cell.
     """
@@ -74,11 +74,11 @@ def read_inputs(path: Path, numbers: int, label: str,
     """Return a network's inputs from a file, and the rows' labels.
 
     The inputs are (rows, numbers) float32. If the file has one column more than the network has
-    inputs, it holds the labels, which are returned as texts. Otherwise the labels are None.
+    inputs, the label column is returned as texts. Otherwise the labels are None.
 
     numbers: number of inputs of the network.
     label: the column of the labels if there is one, as for read().
-    known: the columns that the network was trained on; empty if they are unknown.
+    known: the columns that the network was trained on; empty if the columns are unknown.
     Raises InputError with line and column of the first wrong cell, or if the number of columns is
     wrong.
     """
@@ -119,7 +119,7 @@ class CsvLayout:
     def of(path: Path, line: int, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
         """Return the layout of a file.
 
-        line: number of the line at which the file's first row ends.
+        line: number of the last line of the file's first row.
         cells: the cells of the first row.
         label: the column of the labels, as for read(); NONE for samples without labels.
         Raises InputError if there is no such column.
@@ -205,8 +205,8 @@ def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple
         np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
     """Return the samples' numbers and labels, the layout, and the columns.
 
-    The columns have the order of `rules.known`. In the numbers, an empty cell is NaN, and a text is
-    its index in the texts of its column.
+    The columns have the order of `rules.known`. In the array of numbers, an empty cell is NaN, and
+    a text is given by its index in the texts of its column.
     """
     layout = _layout(path, label)
     columns, order = rules.arranged(path, layout.names, len(layout.inputs))
@@ -239,7 +239,8 @@ def _numbers(path: Path, layout: CsvLayout,
              limit: int | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the numbers of all samples, and their labels as texts.
 
-    The numbers have the order of the file's columns. Returns None if a cell is no finite number.
+    The numbers are in the order of the file's columns. Returns None if a cell is not a finite
+    number.
     """
     before = layout.width if layout.label is None else layout.label
     after = layout.width - before - 1
@@ -270,7 +271,7 @@ def _numbers(path: Path, layout: CsvLayout,
 
 
 def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
-    """Return labels as int64 if all are whole, else as texts."""
+    """Return labels as int64 if all are whole numbers, else as texts."""
     distinct, indices = np.unique(texts, return_inverse=True)
     if not all(map(is_number, distinct)):
         return texts
@@ -286,7 +287,7 @@ def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
 
 
 def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
-    """Return the column of numbers to learn as float64."""
+    """Return the column of regression targets as float64."""
     for text in np.unique(texts):
         if not is_number(text) or not abs(float(text)) <= GREATEST:
             raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a number "

@@ -11,20 +11,20 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""Shortest side, in pixels, of pictures that are recognised by their number of features."""
+"""Minimum side in pixels of a picture that is recognised by its number of features."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples with their labels, or with the numbers to learn.
+    """Samples with their labels, or with their regression targets.
 
     x: (n, features) float32.
-    y: (n,) labels, int64 or str; or numbers to learn, float64.
+    y: (n,) labels, int64 or str; or regression targets, float64.
     shape: height and width of samples that are pictures; None for other samples.
     pixels: whether the numbers are grey levels, 0 to 255.
     source: name of the samples' origin in messages.
     columns: the columns of x; empty if nothing is known of them. Until columns.encoded() is called,
-    an empty cell is NaN in x, and a text is its index in the texts of its column.
+    x has NaN for an empty cell, and for a text its index in the texts of its column.
     """
 
     x: np.ndarray
@@ -36,7 +36,7 @@ class Dataset:
 
     @property
     def labelled(self) -> bool:
-        """Whether y holds labels instead of numbers to learn."""
+        """Whether y holds labels instead of regression targets."""
         return self.y.dtype.kind != "f"
 
     @property
@@ -59,8 +59,8 @@ def prepared(data: Dataset, preparation: Preparation) -> Dataset:
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """Split off a random fraction of the samples.
 
-    Returns the other samples, and the fraction that was drawn, both in the order of the data.
-    Raises InputError if either of them has no samples.
+    Returns the remaining samples and the samples that were drawn, both in the order of the data.
+    Raises InputError if either set is empty.
     """
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
@@ -73,9 +73,9 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """Return a square picture's shape by its number of pixels.
+    """Return the shape of a square picture with this many pixels.
 
-    Returns None if there is none, or its sides are shorter than 8 pixels.
+    Returns None if there is no such square, or if its sides are shorter than 8 pixels.
     """
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
@@ -89,8 +89,8 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 def has_grey_levels(x: np.ndarray) -> bool:
     """Return whether numbers look like grey levels.
 
-    They do if all are from 0 to 255 and the largest is above 127.5. Numbers from 0 to 1, or from 0
-    to 16, do not.
+    True if all numbers are from 0 to 255 and the largest is above 127.5, which excludes numbers
+    from 0 to 1, or from 0 to 16.
     """
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)
 
@@ -108,7 +108,7 @@ class Preparation:
     scale : bool
         True to divide numbers from 0 to 255 by 255.
     threshold : float, optional
-        Threshold from 0 to 1: numbers of at least this become 1, smaller ones become 0.
+        Threshold from 0 to 1: numbers at or above the threshold become 1, smaller numbers 0.
     pad : tuple of int, optional
         Height and width to which pictures are padded with zeros on all sides, as evenly as
         possible.
@@ -120,7 +120,7 @@ class Preparation:
     brightness : float, optional
         Mean grey level of the samples, by which inverted pictures are recognised.
     columns : tuple of Column
-        Columns of the samples' table. They are stored in the network's file, so that `gossamer
+        Columns of the table of samples, which are stored in the network's file so that `gossamer
         evaluate` encodes other tables in the same way.
     """
 

@@ -26,12 +26,12 @@ _UNSIGNED_BYTES = 8
 
 
 def is_named_idx(name: str) -> bool:
-    """Return whether a file has the name of an idx file."""
+    """Return whether a file's name is like that of an idx file."""
     return any(word in name.lower() for word in ("ubyte", "idx1", "idx3")) or name.endswith(".idx")
 
 
 def holds_images(name: str) -> bool:
-    """Return whether a file name is that of idx images."""
+    """Return whether a file's name is like that of an idx file of images."""
     return is_named_idx(name) and any(word in name.lower() for word in _IMAGES)
 
 
@@ -48,7 +48,7 @@ def read_idx(path: Path, limit: int | None) -> Dataset:
     the suffix .gz.
 
     path: either of the two files.
-    limit: largest number of samples; None for all.
+    limit: maximum number of samples; None for all.
     """
     name = path.name.lower()
     has_labels = any(word in name for word in _LABELS)
@@ -117,10 +117,10 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
     The label of a picture is the name of its subfolder, as int64 if all names are whole numbers.
     Other files and hidden folders are ignored. All pictures must have the same size.
 
-    The classes are evenly mixed, because a network that is trained on one class after another
-    forgets the first ones. The pictures of each class are in the order of their file names.
+    The order interleaves the classes evenly, because a network that is trained on one class after
+    another forgets the first ones. Within a class, pictures are in the order of their file names.
 
-    limit: largest number of samples; None for all.
+    limit: maximum number of samples; None for all.
     """
     files = labelled_files(folder, limit)
     first = files[0][0]
@@ -142,9 +142,9 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
 def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
     """Return the pictures in a folder's subfolders, with the subfolders' names.
 
-    They are in the order of read_folder().
+    The pictures are in the order of read_folder().
 
-    limit: largest number of pictures; None for all.
+    limit: maximum number of pictures; None for all.
     Raises InputError if there are no subfolders, or one has no pictures.
     """
     classes = sorted(entry for entry in folder.iterdir()

@@ -12,9 +12,10 @@ import scipy.sparse
 from gossamer.errors import ArrayError, GossamerWarning, cut, quoted
 
 _ROWS = 65536
-"""Number of rows that are checked for infinities and NaN at a time, which bounds the memory."""
+"""Number of rows that are checked for infinities and NaN at a time, to bound the memory of the
+check."""
 _NAMED = 5
-"""Largest number of column names in a message."""
+"""Maximum number of column names in a message."""
 
 
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
@@ -40,7 +41,8 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
                          f"data, such as by {form}")
     if array.dtype.kind in "OUS":
-        # raises an error for the first text that is no number; numbers as text are an error below
+        # this raises an error for the first text that is not a number; an array of texts that are
+        # numbers is an error below
         numbers = _numbers(array, what, names)
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
@@ -69,7 +71,7 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
 def feature_names(x: Any) -> np.ndarray | None:
     """Return a data frame's column names as an object array.
 
-    Returns None if x is no data frame, or a name is no text.
+    Returns None if x is not a data frame, or if a name is not a text.
     """
     names = list(getattr(x, "columns", ()))
     if not names or not all(isinstance(name, str) for name in names):
@@ -114,7 +116,7 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
 def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
     """Return texts and other objects as float64.
 
-    Raises InputError for a text that is no number, and TypeError for an object that is neither a
+    Raises InputError for a text that is not a number, and TypeError for an object that is neither a
     text nor a number.
     """
     try:
@@ -167,12 +169,12 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
     """Return row weights times class weights, divided by their mean.
 
     weights: (n,) weights of the rows; None if all are equal.
-    class_weight: a mapping from label to weight, with 1 for missing labels; or "balanced": each
-    class has a weight in inverse proportion to its number of rows.
+    class_weight: a mapping from label to weight, where missing labels have weight 1; or "balanced",
+    which gives each class a weight inversely proportional to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError if class_weight is neither, has a label that is not in `classes` or a weight
-    that is not finite and at least 0, or if all resulting weights are 0.
+    Raises InputError if class_weight is something else, has a label that is not in `classes` or a
+    weight that is not finite and at least 0, or if all resulting weights are 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))

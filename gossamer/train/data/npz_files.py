@@ -26,8 +26,8 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     The array y has n labels, which are whole numbers or texts. Files with Python objects are an
     error, and code in them is never run.
 
-    limit: largest number of samples of either set; None for all.
-    numbers: whether y holds numbers to learn, which become float64.
+    limit: maximum number of samples of either set; None for all.
+    numbers: whether y holds regression targets, which become float64.
     Raises InputError that names the array and its fault.
     """
     try:
@@ -78,7 +78,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
         y = _targets(path, y_name, y)
     elif y.dtype.kind != "U":
         values = y.astype(np.float64)
-        # NaN is found as well, since it differs from its floor
+        # this finds NaN, too, because NaN is not equal to its floor
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
             raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
@@ -97,7 +97,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
 
 
 def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
-    """Return numbers to learn as float64."""
+    """Return regression targets as float64."""
     if y.dtype.kind == "U":
         raise InputError(f"{path}: {name} holds texts, expected numbers to learn")
     y = y.astype(np.float64)

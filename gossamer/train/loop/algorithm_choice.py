@@ -20,14 +20,16 @@ from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Bounds of the number of samples in a measured launch. The number is a power of two, rounded down
-to complete updates, so that epochs of many lengths share one measurement."""
+"""Lower and upper bound of the number of samples in a measured launch. The number is a power of
+two, rounded down to a multiple of the batch size, so that epochs of many lengths share one
+measurement."""
 _MEASURED_IN_ALL = 2**15
-"""Largest number of samples in a measured launch, summed over all networks, unless each network has
-only _LEAST_MEASURED samples. The bound is needed because the float64 reference also trains on all
-of them."""
+"""Maximum number of samples in a measured launch, summed over all networks; but each network has at
+least _LEAST_MEASURED samples. The maximum is needed because the float64 reference trains on all of
+these samples, too."""
 _SHORTEST = 256
-"""Number of samples down to which launches are halved for an algorithm with short launches."""
+"""Launches of more samples than this are halved for an algorithm that supports only shorter
+launches."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class AlgorithmChoice:
     """The device, algorithm and config for a training.
 
     config: the fastest config; None if nothing was measured.
-    samples: largest number of samples in one launch.
+    samples: maximum number of samples in one launch.
     """
 
     device: Device
@@ -44,7 +46,7 @@ class AlgorithmChoice:
     samples: int
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Return the variant with the config, else the first variant."""
+        """Return the float32 variant with the config, else the first float32 variant."""
         variants = [variant for variant in self.algorithm.variants(problem, self.device)
                     if variant.precision == "fp32"]
         return next((variant for variant in variants if variant.config == self.config),
@@ -61,7 +63,7 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     algorithm of _expected() is used.
     algorithm: name of the algorithm to use; None allows all algorithms.
     Raises InputError for an unknown effort or algorithm, or if the named algorithm cannot train
-    the problem. Raises UnsupportedError if no algorithm can.
+    the problem. Raises UnsupportedError if no algorithm can train it on the host either.
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
@@ -93,9 +95,10 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 
 
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
-    """Warn if OpenCL on a processor trains much slower than NumPy.
+    """Warn if OpenCL on a CPU trains much slower than NumPy.
 
-    All algorithms except exact blocking are much slower there (docs/notes/training.md).
+    On OpenCL CPU devices, all algorithms except exact blocking are much slower than NumPy
+    (docs/notes/training.md).
     """
     device = choice.device
     if (device.compiles and device.on_processors and not device.is_simulator
@@ -109,9 +112,9 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Return the choices sorted by expected speed, fastest first.
 
-    Exact blocking is first if one of its launches trains an epoch, because it has the least work
-    that is serial over the samples (docs/notes/training.md). The others keep the op's order, which
-    is by the length of their launches: an epoch, a block of samples, a step.
+    Exact blocking is first if a single launch trains an epoch, because it has the least work that
+    is sequential over the samples (docs/notes/training.md). The other algorithms keep the op's
+    order, which is by what one launch trains: an epoch, a block of samples, or a step.
     """
     def is_later(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
@@ -121,10 +124,10 @@ def _expected(problem: BackpropProblem,
 
 def _supporting(problem: BackpropProblem,
                 device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
-    """Return possible choices, and why other algorithms cannot train.
+    """Return the possible choices, and why other algorithms cannot train.
 
-    Each choice has the longest launches that its algorithm supports. The reasons are by name of
-    the algorithm.
+    Each choice has the longest launches that its algorithm supports. The keys of the reasons are
+    names of algorithms.
     """
     choices: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
@@ -144,7 +147,8 @@ def _supporting(problem: BackpropProblem,
 def _lengths(problem: BackpropProblem) -> list[int]:
     """Return the possible numbers of samples in a launch, largest first.
 
-    They start with all samples, and are halved repeatedly, rounded up to complete updates.
+    The first number is that of all samples. Each further number is half of the one before, rounded
+    up to a multiple of the batch size.
     """
     lengths = [problem.samples]
     while lengths[-1] > max(_SHORTEST, problem.batch):
@@ -156,8 +160,8 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
              effort: str) -> AlgorithmChoice:
     """Return the first choice within SLACK (2%) of the fastest.
 
-    The time is that of a smaller problem with random data, so that data sets of about the same
-    density share one measurement.
+    A smaller problem with random data is timed, so that data sets of about the same density share
+    one measurement.
     """
     device = choices[0].device
     measured = _measured_problem(problem)
@@ -180,7 +184,7 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
     """Return the smaller problem that is measured instead of an epoch.
 
-    It has at most as many samples as the epoch, but at least _LEAST_MEASURED.
+    The number of samples is at most that of the epoch, but at least _LEAST_MEASURED.
     """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))

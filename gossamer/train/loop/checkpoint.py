@@ -27,7 +27,7 @@ _MAGIC = b"gossamer checkpoint 4\n"
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 """Settings that may differ between a checkpoint and the training that continues from it."""
 _SHARE = 0.05
-"""Largest fraction of the time that is spent on writing checkpoints."""
+"""Maximum fraction of the elapsed time that is spent on writing checkpoints."""
 _NONE = "is not a checkpoint of this version of gossamer"
 _ANEW = "give another file, or leave resume out to start anew"
 
@@ -152,7 +152,7 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
 def _checked(path: Path) -> Iterator[None]:
     """Turn errors of wrong content into an InputError.
 
-    A file with the right hash and wrong content was not written by gossamer.
+    Content can be wrong although its hash is right if gossamer did not write the file.
     """
     try:
         yield
@@ -231,8 +231,8 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 def _is_one(path: Path) -> bool:
     """Return whether a checkpoint may replace a file.
 
-    It may if the file is empty, or a checkpoint of any version, complete or not. Raises InputError
-    if the file cannot be read, because it may not be a checkpoint.
+    True if the file is empty, or if it is a complete or truncated checkpoint of any version. Raises
+    InputError if the file cannot be read, because it may not be a checkpoint.
     """
     kind = _MAGIC[:-2]
     try:

@@ -18,7 +18,8 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""Largest magnitude of the initial parameters with "uniform", as in the published training."""
+"""Maximum magnitude of the initial parameters with "uniform", as in the published training (see
+MLP.published)."""
 HIDDEN = (100,)
 """Default units of the hidden layers."""
 _BATCH = 200
@@ -26,7 +27,7 @@ _BATCH = 200
 _RATES = {"adam": 0.001, "sgd": 0.1}
 """Default learning rate of each optimiser."""
 _MOST = 2**31 - 1
-"""Largest number of parameters: kernels address them with 32-bit indices."""
+"""Maximum number of parameters, because kernels index them with 32-bit integers."""
 _RANGES = {"sigmoid": (0, 1), "tanh": (-1, 1)}
 """Lower and upper bound of the values of each bounded activation."""
 
@@ -99,8 +100,8 @@ class Settings:
     def of(mlp: Any, data: DataShape) -> Settings:
         """Return an MLP's settings for samples of this shape.
 
-        The shape determines a loss, output or batch of None, and the optimiser determines a
-        learning rate of None. Raises InputError that names a wrong setting.
+        If the MLP's loss, output or batch is None, the shape determines it; if the learning rate is
+        None, the optimiser determines it. Raises InputError that names a wrong setting.
         """
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
@@ -162,8 +163,8 @@ class Settings:
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """Return the initial parameters, (parameter_count,) float32.
 
-        They are the same for all devices. The weights and biases come first, followed by the
-        optimiser's state, which is zero.
+        The initial parameters are the same for all devices. The weights and biases come first,
+        followed by the optimiser's state, which is zero.
         """
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -177,7 +178,7 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Return learning rate, momentum and weight decay after `epochs` finished epochs."""
+        """Return the learning rate, momentum and weight decay after `epochs` finished epochs."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
@@ -205,7 +206,7 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
     """Return the numbers of units of all layers of an MLP.
 
-    inputs, outputs: the first and the last number if the MLP's `sizes` is empty.
+    inputs, outputs: numbers of units of the first and the last layer if the MLP's `sizes` is empty.
     Raises InputError if `sizes` or `hidden` of the MLP is wrong.
     """
     if sizes := given_sizes(mlp):
@@ -250,9 +251,9 @@ _EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a funct
 def factor(schedule: Schedule, epochs: int) -> float:
     """Return the learning rate's factor after `epochs` finished epochs.
 
-    It is 1 for the schedule "constant", 1 / (1 + epochs) for "inverse", by ** (epochs // every) for
-    ("step", every, by), and schedule(epochs) for a function. Raises InputError for any other
-    schedule, or if a function does not return a number of 0 or more.
+    The factor is 1 for the schedule "constant", 1 / (1 + epochs) for "inverse", by ** (epochs //
+    every) for ("step", every, by), and schedule(epochs) for a function. Raises InputError for any
+    other schedule, or if a function does not return a number of 0 or more.
     """
     if callable(schedule):
         result: Any = schedule(epochs)
@@ -278,7 +279,7 @@ def factor(schedule: Schedule, epochs: int) -> float:
 
 
 def name(schedule: Schedule) -> str:
-    """Return a schedule as text, equal in every process."""
+    """Return a schedule as text that is the same in every process."""
     if callable(schedule):
         module = getattr(schedule, "__module__", type(schedule).__module__)
         return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"

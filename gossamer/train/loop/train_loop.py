@@ -21,11 +21,11 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""Number of "first samples": later losses are compared with their mean loss. If the first update
-has more samples, its batch is used instead."""
+"""Number of samples at the start of training, called first samples, with whose mean loss later
+losses are compared. If a batch is larger, the first samples are those of the first batch."""
 _GROWTH = 1e6
-"""Training has diverged if an epoch's mean loss exceeds this factor times a base: the mean loss of
-the first samples, or the loss of an untrained network if that is larger."""
+"""Training has diverged if an epoch's mean loss exceeds this factor times the larger of two losses:
+the mean loss of the first samples, and the loss of an untrained network."""
 
 Validate = Callable[[TrainState], Validation]
 """A function that validates a network with the parameters after its last epoch."""
@@ -39,8 +39,8 @@ class _Slot:
     rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
     previous: the state's random generator before the last epoch.
-    has_parameters: whether the state has the parameters after its last epoch; otherwise they are
-    only on the device.
+    has_parameters: whether the state has the parameters after its last epoch. If not, these
+    parameters are only on the device.
     """
 
     state: TrainState
@@ -89,10 +89,10 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Train all active states for one epoch, and return its seconds.
+        """Train all active states for one epoch, and return its duration in seconds.
 
-        States that end with this epoch receive their parameters. The others receive theirs only by
-        fetch_parameters().
+        The parameters are copied into states that end with this epoch. For other states,
+        fetch_parameters() copies them.
         """
         active_slots = [(index, slot) for index, slot in enumerate(self._slots)
                         if not slot.state.ended]
@@ -145,7 +145,7 @@ class TrainLoop:
         if not stale_slots:
             return
         if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
-            # Ctrl-C may have interrupted step() after the epoch was counted, before accept()
+            # Ctrl-C may have interrupted step() between counting the epoch and accept()
             trainer.accept()
         parameters = trainer.parameters()
         for index, slot in stale_slots:
@@ -246,7 +246,7 @@ class TrainLoop:
         state = slot.state
         slot.previous, slot.has_parameters = state.rng, False
         state.curve.append(mean)
-        # one call changes both, so that Ctrl-C cannot separate them
+        # a single call changes both fields, so that Ctrl-C cannot leave only one of them changed
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
@@ -269,8 +269,8 @@ class TrainLoop:
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
     """Return the sample at which training diverged, or None.
 
-    It is the first sample with a loss that is not finite. If all losses are finite but their mean
-    exceeds the bound, it is the first sample with a loss above the bound.
+    This is the first sample whose loss is not finite or, if all losses are finite but their mean
+    exceeds the bound, the first sample whose loss is above the bound.
     """
     bad = ~np.isfinite(losses)
     if not bad.any():
@@ -283,7 +283,7 @@ def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
 def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
     """Return the mean loss of an untrained network.
 
-    Its outputs are 0 or, with cross-entropy, all classes are equally likely.
+    The outputs are assumed to be 0 or, with cross-entropy, the same probability for all classes.
     """
     if problem.loss == "cross_entropy":
         return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(

@@ -14,14 +14,14 @@ from gossamer.train.loop.settings import Settings
 
 @dataclass(frozen=True)
 class Progress:
-    """The report that is passed to on_epoch after each epoch.
+    """The report that is passed to on_epoch() after each epoch.
 
     Attributes
     ----------
     epoch : int
         Number of finished epochs, from 1.
     epochs : int
-        Largest number of epochs of the training.
+        Maximum number of epochs of the training.
     loss : float
         Mean loss of the epoch. The loss of a sample is computed before the sample's update.
     validation_loss : float or None
@@ -51,8 +51,8 @@ class Progress:
     def score(self) -> float:
         """Score on the training data after the epoch.
 
-        It is computed on access, on at most 10,000 evenly spaced rows, and can be accessed only
-        until on_epoch returns.
+        The score is computed on access, on at most 10,000 evenly spaced rows. It can be accessed
+        only until on_epoch returns.
 
         Returns
         -------
@@ -66,7 +66,7 @@ OnEpoch = Callable[[Progress], None]
 
 
 _LEAST_GAIN = 1e-4
-"""Smallest decrease of a loss that counts as an improvement."""
+"""Minimum decrease of a loss that is treated as an improvement."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,14 @@ class TrainState:
     parameters: (parameter_count,) float32, after the finished epochs.
     epochs_done: number of finished epochs.
     curve: mean loss of each epoch.
-    first: mean loss of the first samples of the first epoch; None before it.
+    first: mean loss of the first samples (see train_loop.py) of the first epoch; None before that
+    epoch.
     validation: the result after the last epoch; None without validation data.
     best: the best epoch so far; None without validation data, or if the last epoch is kept.
     idle: number of epochs since the last improvement.
     least: the mean loss of the last improvement by note_loss().
     failure: text that says how training diverged, or "". After a divergence, the other fields have
-    their values from before the epoch that diverged.
+    the values from before the epoch that diverged.
     trained_by: names of the device and of the algorithm that trained last; None before training.
     """
 
@@ -144,7 +145,8 @@ class TrainState:
     def under(self, settings: Settings) -> TrainState:
         """Return a state with other settings and the kept parameters.
 
-        Velocities and Adam's moments are kept if both settings have them; otherwise they are 0.
+        The optimiser's state (velocities or Adam's moments) is kept if it has the same size with
+        both settings; otherwise it is 0.
         """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -163,7 +165,7 @@ class TrainState:
 
     @property
     def kept_epoch(self) -> int:
-        """Number of the kept epoch: the best if it is kept and known, else the last."""
+        """Number of the kept epoch: the best if it is to be kept and is known, else the last."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.epoch
         return self.epochs_done
@@ -195,7 +197,8 @@ class TrainState:
     def note_validation(self, validation: Validation) -> None:
         """Record the last epoch's result on the validation data.
 
-        If the best epoch is kept, and this is the best so far, the parameters are copied.
+        If the best epoch is to be kept and the last epoch is the best so far, its parameters are
+        copied.
         """
         self.validation = validation
         if self.settings.keep != "best":

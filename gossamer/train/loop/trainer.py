@@ -21,7 +21,7 @@ class Trainer:
     """Trains networks of the same sizes together on one device.
 
     Each network has separate parameters, settings and order of samples. An epoch is complete only
-    after accept(), so that the caller can return to the parameters before it.
+    after accept(), so that the caller can return to the parameters before the epoch.
 
     problem: one epoch over the data.
     parameters: (networks, parameter_count) float32, the parameters before the first epoch.
@@ -61,8 +61,8 @@ class Trainer:
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
         """Train one epoch and return the networks' mean losses, (networks,) float64.
 
-        The epoch is complete once accept() is called. An array that is the same object as in the
-        last call is not copied to the device again.
+        The epoch is complete once accept() is called. If an argument is the same array object as in
+        the last call, it is not copied to the device again.
 
         order: (networks, samples) int32, the indices of the rows in the order of training.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
@@ -97,9 +97,9 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Count the epoch that run() trained.
+        """Count the epoch that run() trained as complete.
 
-        Until accept() is called, parameters() returns the parameters from before that epoch.
+        Before this call, parameters() returns the parameters from before that epoch.
         """
         self.accepted = self.begun
 
@@ -109,14 +109,14 @@ class Trainer:
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Return the parameters before the last one or two epochs.
+        """Return the parameters from before the last epoch, or before the last two.
 
-        They are (networks, parameter_count) float32.
+        The array is (networks, parameter_count) float32.
         """
         return self._read(self._previous[epochs - 1])
 
     def launch(self, part: _Part, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Queue the training on a part, which updates the parameters."""
+        """Enqueue the training on a part of an epoch, which updates the parameters."""
         self.choice.algorithm.launch(
             part.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
@@ -129,7 +129,7 @@ class Trainer:
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Write an array to a buffer, unless that object was written last.
+        """Write an array to a buffer, unless the same array object was written last.
 
         stored: function that converts the array to the layout of the buffer.
         """
@@ -138,9 +138,9 @@ class Trainer:
             self._written[name] = array
 
     def _in_parts(self, order: np.ndarray) -> np.ndarray:
-        """Return an epoch's order in the layout of device memory.
+        """Return an epoch's order in the layout of the device buffer.
 
-        It has, for each part, an array of shape (networks, samples of the part).
+        The buffer has, for each part in order, an array of shape (networks, samples of the part).
         """
         stored = np.zeros(self._order.nbytes // 4, np.int32)
         for memory, columns in self._part_slices():
@@ -175,7 +175,7 @@ class _Part:
                       if algorithm.supports(self.mean, device) is None)
         self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
             reduce.variants(self.mean, device))), device)
-        # a graph of a single kernel saves no time
+        # a graph that has only one kernel saves no time
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
         self._runs = 0
