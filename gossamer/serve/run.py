@@ -34,12 +34,12 @@ _CONNECTIONS = 2**16
 _SWITCH_S = 5e-4
 """Seconds after which the event loop releases the GIL to a waiting thread of a batcher. A batcher
 waits for the GIL after each call of the driver, and Python's default of 5 ms is as long as a short
-batch. This is a rule of thumb without a measured gain: with the default, the server had the same
-throughput."""
+batch. The value is a rule of thumb without a measured gain: with the default, the server had the
+same throughput."""
 _NEW_OBJECTS = 20_000
-"""Number of new objects after which Python collects garbage. This is a rule of thumb: each request
-leaves only two or three objects in reference cycles, but a few requests in progress create more new
-objects than Python's default threshold of 700."""
+"""Number of new objects after which Python collects garbage. The value is a rule of thumb: each
+request leaves only two or three objects in reference cycles, but a few requests in progress create
+more new objects than Python's default threshold of 700."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
