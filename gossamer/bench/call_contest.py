@@ -108,7 +108,7 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
 
 
 def _checked(case: Case, contender: CalledContender) -> float:
-    """Warm up a contender, and return the error of its output.
+    """Warm up a contender, and return the normalised error of its output.
 
     Raises ValueError if the output is wrong.
     """

@@ -155,7 +155,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
     """Add the peers in each precision.
 
-    changed: function that is applied to each peer.
+    changed: function of a prepared peer that returns the peer to add.
     """
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))

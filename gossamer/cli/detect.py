@@ -88,7 +88,7 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos, and the photos in given folders sorted by name.
+    """Return the given photos; a folder is replaced by its photos, sorted by name.
 
     A notice lists images in unsupported formats, which are skipped. Raises InputError for a folder
     without photos.

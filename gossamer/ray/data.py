@@ -269,7 +269,7 @@ class _Mapping:
     device: name of each worker's device, or None for the default of `Shipped.of`.
     workers: maximum number of workers, or None for as many as the cluster supports.
     effort: effort of the measurements for each kind of device, or None.
-    more: further arguments of the class.
+    more: further arguments of the class's constructor.
     """
 
     worker: type
