@@ -41,16 +41,17 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
         Way("half the channels", "channels", 0.5))
 """The ways that are measured by default."""
 AS_IT_IS = "as it is"
-"""The key of the times of the unchanged network; the other keys are names of ways."""
+"""The key of the unchanged network in mappings of times; the other keys are names of ways."""
 _ROUNDS = 3
-"""The most choices of layers that are measured for a speed-up."""
+"""Maximum number of choices of layers that are measured for a speed-up."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
     """Layers with a known total time in every plan.
 
-    A group is one layer, or several layers that one step computes together in at least one plan.
+    A group is one layer, or several layers that cannot be timed separately, because a step of at
+    least one plan computes them together.
 
     layers: the names of the layers.
     pruned: the names of the layers that can be pruned.
@@ -65,8 +66,10 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The lowest sparsity from which on the layers are faster than unchanged; None where they
-        are not faster even at the highest sparsity. Times within SLACK count as equal."""
+        """The way of lowest sparsity from which on pruning pays; None if it never does.
+
+        Pruning pays if the layers are faster than unchanged. Times within SLACK count as equal.
+        """
         lowest = None
         for way in reversed([way for way in WAYS
                              if way.pattern == "unstructured" and way.name in self.us]):
@@ -80,10 +83,10 @@ class LayerGroup:
 class Choice:
     """The sparsities of layers, and the speed-up that the network gets from them.
 
-    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
+    sparsities: the share of zeros in each pruned layer, by name; all other layers stay unchanged.
     speed_up: how many times as fast the network is.
-    reached: whether speed_up is at least the speed-up that was asked for; if not, no choice of
-    layers is expected to be faster, or the last choice that was measured was still too slow.
+    reached: whether speed_up is at least the requested speed-up. If not, no choice of layers is
+    expected to reach it, or the last measured choice was still too slow.
     """
 
     sparsities: dict[str, float]
@@ -133,16 +136,17 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
            keep: Collection[str] = (), note: Callable[[str], None] = lambda text: None) -> Advice:
     """Time a network unchanged, and pruned in each of the ways.
 
-    The weights of smallest magnitude become zero; in an untrained network these are random. The
-    networks are timed in turn.
+    The weights of smallest magnitude become zero; in an untrained network their positions are
+    random. The unchanged and the pruned networks are timed in turn.
 
     model: function that returns a new copy of the network.
     device, precision, effort, threads: see `gossamer.compile`.
     batch: images per execution; by default 1, or the file's batch size if the network does not run
     at 1.
     ways: the ways to prune.
-    speed_up: the speed-up for which layers are chosen. The network is pruned in these layers and
-    measured; if it is too slow, more zeros are chosen, up to three times.
+    speed_up: the speed-up for which layers are chosen. The network is pruned in the chosen layers
+    and measured; if it is too slow, layers are chosen again with more zeros, for at most three
+    measurements in total.
     keep: names of layers that stay unchanged.
     note: function that is called before each measurement with a one-line description of it.
     Raises InputError if the network has no weights to prune, and the errors of `gossamer.compile`.
@@ -195,7 +199,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
 
 
 def _network_us(plans: Sequence[Plan], batch: int) -> list[float]:
-    """Return microseconds of an execution of each plan. Their samples are taken in turn."""
+    """Return microseconds of an execution of each plan; the plans are sampled in turn."""
     timings = interleave([plan.calls("be timed").first_context(batch).ready() for plan in plans],
                          repeats=20, sample_us=2e4, budget_us=1e7, isolated=True)
     return [timing.median_us for timing in timings]
@@ -218,7 +222,7 @@ def _choice(advice: Advice, speed_up: float, keep: Collection[str],
 
 
 def _why_absent(layers: Sequence[PrunedLayer]) -> str:
-    """Return why a way pruned no layer; "" if it pruned one."""
+    """Return why a way of pruning changed no layer; "" if it pruned at least one."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
     return "" if "" in reasons else f"applies to no layer: {'; '.join(reasons)}"
 
@@ -230,8 +234,11 @@ def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yield the smallest groups of layers that contain every step of every plan.
+    """Yield the smallest groups such that every step computes layers of one group only.
 
+    Groups without a layer that can be pruned are omitted.
+
+    times: the layers and microseconds of each step, by the name of the way or AS_IT_IS.
     sizes: the number of weights of each layer that can be pruned.
     """
     group_of: dict[str, set[str]] = {}
@@ -257,12 +264,13 @@ def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
 def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
     """Return the layers to prune for a speed-up, and the expected speed-up.
 
-    The pattern is "unstructured". If no layers are expected to suffice, those that make the network
-    fastest are returned.
+    The pattern is "unstructured". If no choice of layers is expected to reach the speed-up, the
+    choice that makes the network fastest is returned.
 
-    Layers are chosen greedily by the time saved per new zero weight. Once a single further layer is
-    enough to reach the speed-up, the one with the fewest new zeros is chosen, and the search ends.
-    The network's time is assumed to be proportional to the sum of its steps' times.
+    Layers are chosen greedily by the time saved per new zero weight. Once a single further change
+    is enough to reach the speed-up, the sufficient change with the fewest new zeros is chosen, and
+    the search ends. The network's time is assumed to be proportional to the sum of its steps'
+    times.
 
     keep: names of layers that stay unchanged.
     """
@@ -305,7 +313,7 @@ def _steps(groups: Sequence[LayerGroup], ways: list[Way],
 
 
 def chart(advice: Advice, title: str) -> bytes:
-    """Return a PNG chart of the network's speed over the share of zeros.
+    """Return a PNG chart of the network's speed against the share of zero weights.
 
     The speed is relative to the unchanged network, with a horizontal line at 1.
     """

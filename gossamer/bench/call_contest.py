@@ -1,4 +1,4 @@
-"""Preparation, checks and interleaved timing of called contenders."""
+"""Preparation, checks and interleaved timing of contenders that are called from Python."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True)
 class CallCase(Case):
-    """A case in which contenders are called.
+    """A case in which contenders are timed through calls from Python.
 
     called: functions that prepare a contender or raise AbsentError, by the name of the contender.
     load: number of threads, rate and duration of the calls.
@@ -63,7 +63,7 @@ class CallCase(Case):
 
 
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measure a case of calls.
+    """Measure all contenders of a case of calls.
 
     Contenders that are absent or fail are listed with the reason. Raises GossamerError if gossamer
     itself fails.
@@ -108,7 +108,7 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
 
 
 def _checked(case: Case, contender: CalledContender) -> float:
-    """Warm up a contender, and return the error of its output.
+    """Warm up a contender, and return the normalised error of its output.
 
     Raises ValueError if the output is wrong.
     """

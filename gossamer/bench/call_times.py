@@ -24,7 +24,7 @@ _MOST_SAMPLES = 2**21
 _SPIN_S = 2e-4
 """Seconds before a call is due at which a thread stops sleeping and polls the clock.
 
-A sleep may end too late.
+A sleep until the call is due may end too late.
 """
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
@@ -75,8 +75,8 @@ class CallTimes:
     def tail(self) -> dict[str, float]:
         """The tail of the times, and the number of calls.
 
-        These are the 99th percentile, the 99.9th percentile and the maximum in microseconds, the
-        number of calls, and the number of calls per second.
+        The dict contains the 99th percentile, the 99.9th percentile and the maximum in
+        microseconds, the number of calls, and the number of calls per second.
         """
         p99, p999 = np.quantile(self.samples, [0.99, 0.999])
         return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
@@ -98,7 +98,7 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
     """Measure contenders in turn, in several rounds.
 
-    The result contains, for each contender, the times of its calls or the error that one of them
+    The result contains, for each contender, the times of its calls, or the error that a call
     raised.
 
     contenders: one function per contender that creates a `Call`. In each round, each thread creates
@@ -139,9 +139,9 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Iterate over due times for all threads; None for a closed loop.
+    """Return an iterator over the times when calls are due; None for a closed loop.
 
-    The times are in seconds from the start.
+    The threads share the iterator. The times are in seconds from the start.
     """
     if load.rate is None:
         return None

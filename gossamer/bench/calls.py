@@ -43,15 +43,16 @@ from gossamer.plan.plan import Plan
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-locked"
-"""Contenders in addition to a plan's call and stream.
+"""Contenders besides the plain call of a plan and the plain stream.
 
-These are a bound call, consecutive calls instead of a stream, and a stream of arrays in page-locked
-memory.
+BOUND calls a plan that is bound to its input, ONE_BY_ONE makes consecutive calls instead of a
+stream, and PINNED streams arrays in page-locked memory.
 """
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
 """Target microseconds of one throughput sample, and maximum number of its batches.
 
-The start of a stream, 64 ms on the host of an H100, is then a small share of the sample.
+In samples of this length, the start-up time of a stream, 64 ms on the host of an H100, is a small
+share.
 """
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Size in bytes and number of the copies that measure the bandwidth of the bus."""
@@ -71,7 +72,7 @@ def case_name(name: str, kind: str, load: Load) -> str:
 
 def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                  setting: Setting) -> CallCase:
-    """Create the case of single calls with one kind of input.
+    """Create the case that times single calls with one kind of input.
 
     Raises AbsentError if calls on this device do not support such inputs.
     """
@@ -93,7 +94,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Create the case of many batches of the same array, including transfers."""
+    """Create the case that times many batches of the same array, including transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)
@@ -154,7 +155,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
     """Add the peers in each precision.
 
-    changed: function that is applied to each peer.
+    changed: function of a prepared peer that returns the peer to add.
     """
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))

@@ -25,7 +25,7 @@ from gossamer.plan.tune import reference as network_reference
 from gossamer.tensor import Format, default_spec
 
 CHECKED_IMAGES = 2
-"""Number of images compared with the reference, in networks that do not mix images."""
+"""Number of images compared with the reference, if a network computes each image independently."""
 FORCED_OPS = ("conv2d", "gemm", "matmul")
 """The ops for which algorithms are forced; they dominate a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
@@ -33,7 +33,7 @@ _BETWEEN_LAYERS = Format("NHWC", "float16")
 _MOST_NETWORK_ERROR = 2e-2
 """Largest normalised error of a network in TF32 or float16.
 
-It is larger than the limit of one layer, because the errors of layers accumulate: over the 53
+This limit is larger than that of one layer, because the errors of layers accumulate: over the 53
 layers of MobileNetV2 to 3e-3 in TF32, and to 4e-3 in float16.
 """
 _ANY_ERROR = 10.0
@@ -102,8 +102,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
                   layers: Sequence[Layer]) -> Case:
     """Return the case of a whole network.
 
-    Its minimum work is the minimum FLOPs of its layers, and the bytes of its nonzero weights, its
-    input and its output.
+    The minimum work of the case is the minimum FLOPs of the layers, and the bytes of the network's
+    nonzero weights, input and output.
 
     x: the input.
     layers: the layers of the network's plan at this batch size.
@@ -141,7 +141,7 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     The most precise plan comes first. The precision of a plan is that of its least precise layer.
     If several plans have the same precision, only one of them is returned.
 
-    policy: restrictions of gossamer's choice.
+    policy: restrictions of gossamer's choice of algorithms.
     between_layers: whether inputs and outputs of float16 plans are in _BETWEEN_LAYERS, as in a
     section of a larger network.
     Raises AbsentError if the algorithm that the policy forces computes no layer.
@@ -149,8 +149,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # start with the lowest precision: it allows the candidates of all precisions, so that their
-    # times are then in the tuning cache
+    # start with the lowest precision: it allows the candidates of all precisions, so that the
+    # tuning cache then contains the times for the other precisions
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),

@@ -47,11 +47,11 @@ def sharing_cache(processor: int) -> set[int]:
 def transfer_ns() -> float:
     """Return the nanoseconds of a cache line transfer between processors.
 
-    The transfer is to the first processor that this thread may use, from the slowest of the
-    processors that share its cache. The result is 0 if there are none.
+    The transfer is to the first processor that this thread may use, from the slowest of the other
+    allowed processors that share a cache with it. The result is 0 if no other does.
 
-    The first processor reads lines written by the other processor. The time to read lines that it
-    wrote itself is subtracted.
+    The first processor reads lines written by the other processor. The time to read lines that the
+    first processor wrote itself is subtracted.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))

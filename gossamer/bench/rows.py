@@ -62,8 +62,9 @@ class ResultRow:
     def share_of_light(self) -> float | None:
         """The time at the speed of light divided by the measured time.
 
-        None if the former is unknown or longer. It is longer if the data was in a cache, because
-        the speed of light is computed for the slower memory.
+        None if the time at the speed of light is unknown, or longer than the measured time. The
+        latter happens if the data was in a cache, because the speed of light is computed for the
+        slower memory behind the cache.
         """
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us

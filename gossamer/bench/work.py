@@ -1,4 +1,4 @@
-"""Measured cases, their settings, and called contenders."""
+"""Benchmark cases, run settings, and contenders that are timed through Python calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ A contender with a larger error did not compute in that precision. TF32 rounds t
 integers are exact.
 """
 TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
-"""The kinds of inputs of calls: float torch tensors on the GPU, float32 and uint8 NumPy arrays.
+"""The kinds of inputs of calls: torch tensors of floats on the GPU, float32 NumPy arrays, and uint8
+NumPy arrays.
 
 uint8 arrays are decoded pictures in NHWC, which a call divides by 255. Results are on the GPU for
 tensors, and on the host for arrays.
@@ -48,7 +49,7 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module; None if the network has no
     PyTorch code.
-    torch_fused: function like `torch`, with a module that computes the whole layer in one call that
+    torch_fused: function like `torch` whose module computes the whole layer in one torch call that
     exists only for CUDA; None if there is no such call.
     onnx: function that returns the content of the network's ONNX file; None if to_onnx writes it
     from the graph.
@@ -65,13 +66,13 @@ class PeerNetwork:
 
 @dataclass(frozen=True)
 class CalledContender:
-    """A contender that is called as users call it.
+    """A contender that is timed through Python calls, as its users call it.
 
     new_call: function that creates a call; each thread creates its own.
     output: function that converts the return value of a call to a result array.
     runs: number of executions per call, if a call loops over many batches; otherwise None.
-    described: function from the microseconds of one execution to a text that precedes `config` in
-    the row.
+    described: function of the microseconds of one execution that returns text; the text precedes
+    `config` in the row.
     """
 
     contender: str
@@ -114,7 +115,8 @@ class Setting:
 
     against: names of the peers and vendor algorithms to compare with.
     precisions: measured precisions, most precise first.
-    tuner: function from a precision to the tuner of candidates in this and higher precisions.
+    tuner: function that returns, for a precision, the tuner of candidates in this and higher
+    precisions.
     effort: effort of gossamer's measurements before it chooses.
     """
 
@@ -128,11 +130,11 @@ class Setting:
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None, choice_only: bool = False,
            budget_s: float | None = None) -> Callable[[str], Tuner]:
-    """Return a function from a precision to its tuner.
+    """Return a function that returns the tuner for a precision.
 
-    All tuners share one tuning cache. They measure every configuration of vendor libraries, for
-    every effort, so that each peer is measured at its best. With `choice_only` they measure only
-    the candidates that `compile` measures.
+    All tuners share one tuning cache. Whatever the effort, the tuners measure every configuration
+    of vendor libraries, so that each peer is measured at its best. With `choice_only`, the tuners
+    measure only the candidates that `compile` measures.
 
     choice_only: whether the plan chosen by gossamer is its only contender.
     budget_s: seconds for the candidates of each plan; None for no limit.

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, and shared options and helpers."""
+"""The command line: one file per verb (subcommand), and shared options and helpers."""

@@ -111,7 +111,7 @@ def _group_name(group: LayerGroup) -> str:
 
 
 def print_choice(model: str, choice: Choice, speed_up: float) -> None:
-    """Print the layers to prune for a speed-up, and the command."""
+    """Print the layers to prune for a speed-up, and the command that prunes them."""
     if not choice.sparsities:
         print(f"zeros make no layer faster on this device, so pruning cannot reach a speed-up of "
               f"{speed_up:g}")

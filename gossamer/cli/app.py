@@ -1,4 +1,4 @@
-"""The table of verbs; only the module of the called verb is imported."""
+"""The table of verbs (subcommands); only the module of the called verb is imported."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ClickException: Any = typer.BadParameter.__mro__[2]
 class Verb:
     """A verb, or a verb with sub-verbs, such as `cache`.
 
-    help: the first sentence of the verb's help. It is repeated here so that the list of verbs can
-    be printed without importing them.
+    help: the first sentence of the verb's help. The sentence is repeated here so that the list of
+    verbs can be printed without importing their modules.
     function: name of the verb's function; "" means the name of the verb.
     module: name of the function's module in gossamer.cli; "" means the name of the verb.
     extension: name of a module in another package. If that package is installed, its module is used
     instead.
-    verbs: the sub-verbs, each with the name of its function.
+    verbs: the names of the sub-verbs, each with the name of its function; None if there are none.
     """
 
     help: str
@@ -42,7 +42,7 @@ class Verb:
     verbs: Mapping[str, str] | None = None
 
     def command(self, name: str) -> Any:
-        """Import the verb and return its command."""
+        """Import the verb's module, and return its click command."""
         with interruptible_at_once():
             package = self.extension.partition(".")[0]
             module = import_module(self.extension if package and find_spec(package)
@@ -89,7 +89,7 @@ class Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a verb and return its command; None for an unknown verb."""
+        """Import a verb's module, and return its click command; None for an unknown verb."""
         verb = VERBS.get(cmd_name)
         return None if verb is None else verb.command(cmd_name)
 

@@ -86,8 +86,8 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     """Return the graph of the MODEL argument, and print its warnings.
 
     precision: the value of --precision, or None.
-    may_stay_open: whether dimensions other than the batch may be dynamic. Otherwise they raise
-    InputError.
+    may_stay_open: whether dimensions other than the batch may be dynamic. If not, InputError is
+    raised for a graph with such dimensions.
     """
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
@@ -191,8 +191,8 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
     """Return the graph with its dynamic dimensions set by --shape.
 
-    texts: the values of --shape, such as image=3,224,224: the sizes of all dimensions except the
-    batch. A value without a name applies to the first input.
+    texts: the values of --shape, such as image=3,224,224. A value contains the sizes of all
+    dimensions except the batch. A value without a name applies to the first input.
     Raises InputError if a value contradicts the graph.
     """
     shapes = {}
@@ -233,8 +233,8 @@ def input_names(graph: Graph) -> str:
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
     """Read the arrays of an option, in the order of the graph's inputs.
 
-    texts: the values of the option: FILE, or NAME=FILE for one of several inputs. A .npz file
-    contains the names.
+    texts: the values of the option: FILE, or NAME=FILE for one of several inputs. In a .npz file,
+    the arrays have the names of the inputs.
     option: name of the option, for messages.
     Raises InputError if a file cannot be read, if an input has no array or several, or if an array
     does not match its input.
@@ -264,7 +264,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Parse NAME=FILE or FILE, with the name "" for the latter."""
+    """Parse NAME=FILE or FILE; for FILE alone, the name is ""."""
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
@@ -314,7 +314,7 @@ def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                   batch: int) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the arrays of each execution, with `batch` rows of each input.
 
-    Inputs without a batch dimension are yielded whole each time.
+    For an input without a batch dimension, the whole array is yielded each time.
 
     arrays: one array per input of the graph.
     rows: total number of rows.

@@ -173,7 +173,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Summarise a file of measurements, or say why it is not used."""
+    """Summarise a file of measurements, including why it is not used, if so."""
     name = path.name
     try:
         size = path.stat().st_size

@@ -186,7 +186,8 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
         layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # the conversions are known only after the algorithms of the layers are chosen
+        # layers that convert formats are inserted only after the algorithms of the layers are
+        # chosen
         if not may_be_conversion(name, values):
             _layer_named(name, [layer.name for layer in layers])
     reports = []
@@ -198,11 +199,11 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Make Ctrl-C in a terminal end only the measurements in a `with` block.
+    """Make Ctrl-C stop only the measurements during a `with` block, not the program.
 
-    The plan is then created from the measurements so far. A second Ctrl-C, an interrupt without a
-    terminal, or SIGTERM ends the program with a message that says where the measurements are
-    stored.
+    After Ctrl-C, the plan is created from the measurements so far. The program ends after a second
+    Ctrl-C, an interrupt if stderr is not a terminal, or SIGTERM; a message then says where the
+    measurements are stored.
     """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
@@ -273,7 +274,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
 def _print_report(report: Report, said: set[str], precision: str) -> None:
     """Print the report at one batch size.
 
-    said: lines printed before, for any batch size, which are not repeated.
+    said: lines that were already printed for any batch size; they are not printed again.
     """
     print(f"\nbatch {report.batch}")
     headings, rows = layer_table(report.rows)
@@ -330,7 +331,7 @@ def _forced(options: Sequence[str]) -> dict[str, str]:
 def _layer_named(name: str, names: Sequence[str]) -> str:
     """Return the layer named by --explain.
 
-    A module may be named instead of its only layer.
+    If a module contains only one layer, the module's name is accepted too.
 
     names: names of all layers.
     Raises InputError if there is no such layer.
@@ -349,8 +350,8 @@ def _layer_named(name: str, names: Sequence[str]) -> str:
 class _CandidateCounter:
     """A progress bar that counts the measured candidates.
 
-    Its text shows the number of layers with a known time, the sum of their best times, and the
-    remaining time.
+    The bar's text shows the number of layers with a known time, the sum of the best times of these
+    layers, and the remaining time of tuning.
     """
 
     def __init__(self, progress: Progress) -> None:

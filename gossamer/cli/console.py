@@ -1,6 +1,6 @@
 """The entry point of the console script: streams, usage errors and exit codes.
 
-The module imports little at the top, so that Ctrl-C works from the start.
+The module imports little at the top, so that Ctrl-C is handled from the start.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output with failures that are distinguishable from other errors.
+    """Standard output whose write errors can be distinguished from other errors.
 
-    After a failure, later output goes to the null device. Otherwise Python would print a second
-    error when it writes buffered bytes at exit.
+    After a failed write, further output goes to the null device. If it did not, Python would print
+    a second error when it flushes its buffers at exit.
 
     broken: whether the reader has closed standard output.
     """
@@ -64,7 +64,7 @@ class _Output(io.FileIO):
 def _open_streams() -> None:
     """Make stdout replace characters that it cannot encode, and report failures.
 
-    The output of a closed stdout or stderr is dropped.
+    If stdout or stderr is closed, output to it is discarded.
     """
     is_closed = sys.stdout is None
     for name in ("stdout", "stderr"):

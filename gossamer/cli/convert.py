@@ -45,7 +45,7 @@ def convert(
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
     """Return a function that creates the ONNX model of the MODEL argument.
 
-    An ONNX file is read without changes. Other networks are converted to ONNX from their graphs.
+    An ONNX file is read without changes. The graphs of other networks are converted to ONNX.
 
     weights: the file of --weights.
     Raises InputError if MODEL is not a network.
@@ -63,7 +63,7 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
 
 @contextmanager
 def naming(model: str) -> Iterator[None]:
-    """Prefix errors in a `with` block with the MODEL argument, if it is missing."""
+    """Prefix errors in a `with` block with the MODEL argument, unless they contain it."""
     try:
         yield
     except (InputError, ModelError) as error:

@@ -88,9 +88,10 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos, and the photos in given folders sorted by name.
+    """Return the given photos; a folder is replaced by its photos, sorted by name.
 
-    A notice lists images of unsupported formats. Raises InputError for a folder without photos.
+    A notice lists images in unsupported formats, which are skipped. Raises InputError for a folder
+    without photos.
     """
     Image.init()
     paths: list[Path] = []
@@ -116,7 +117,7 @@ def _photos(images: Sequence[str]) -> list[Path]:
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Prefix a message of the detector about class names with --names."""
+    """Prefix a message of the detector with the option that it is about."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "class names, but" in message else message
@@ -131,8 +132,8 @@ class _Run:
     prints: whether the objects on a photo are printed as soon as they are found.
     findings: the photos so far, with the objects on each.
     failed: number of unreadable photos.
-    timed: number of timed photos. The first of several batches is not timed, because it includes
-    the choice of the plan's algorithms.
+    timed: number of timed photos. If there are several batches, the first is not timed, because its
+    time includes the choice of the plan's algorithms.
     seconds: total time of the timed photos.
     """
 
@@ -254,7 +255,8 @@ class Finding:
 class DetectOutput:
     """The files of --output.
 
-    They are one photo, a folder of photos with a list, or only a list.
+    --output names one photo, a folder of photos with a list of the findings (.json), or only a
+    list.
 
     name: value of the option.
     photos: the photos in order.
@@ -316,8 +318,8 @@ class DetectOutput:
     def finish(self, content: Mapping[str, Any]) -> bool:
         """Write the list of all findings, if --output has one.
 
-        Returns whether any file was written. None is written if there is no list and the only photo
-        is unreadable.
+        Returns whether any file was written. The result is False if there is no list and the only
+        photo is unreadable.
         """
         if self._list is not None:
             with self._replacing(self._list) as file:
@@ -345,7 +347,8 @@ class DetectOutput:
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
     """Return an output file in the folder for each photo.
 
-    It has the name of the photo, with a number appended if several photos have the same name.
+    The output file has the photo's name, with a number appended if several photos have the same
+    name.
     """
     targets: dict[Path, Path] = {}
     taken: set[str] = set()

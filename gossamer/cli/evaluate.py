@@ -102,7 +102,8 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
     """Return the rank of each sample's correct class, and the number of classes.
 
-    The rank is the number of classes that the network ranks above the correct one.
+    The rank is the number of classes that are placed before the correct one when classes are sorted
+    by score.
 
     labels: the file of --labels, or None.
     Raises InputError if the network does not score classes, or has no class for a label.
@@ -151,7 +152,7 @@ class LabelledInputs:
 
     labels: the label of each sample, as text.
     batches: the input array of each execution.
-    batch: number of samples per execution; the last one may have fewer.
+    batch: number of samples per execution; the last execution may have fewer.
     source: text that describes the source of the samples.
     are_photos: whether the samples are photos, labelled by the names of their folders.
     graph: the network, modified if necessary to accept the arrays of `batches`.
@@ -168,9 +169,10 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Return the index of each sample's class, of `count` classes.
 
-        With a file of names, each label must be a name in it. Otherwise the first interpretation
-        that fits all labels is used: class names of the network; class indices; or, for `count`
-        folders of photos, the position in the sorted folder names, with a notice.
+        With a file of names, each label must be a name in the file. Without one, labels are
+        interpreted as class names of the network; else as class indices; else, for `count` folders
+        of photos, as positions in the sorted folder names, with a notice. The first interpretation
+        that fits all labels is used.
 
         names_file: the file of --labels, or None.
         network_names: class names of the network.
@@ -271,7 +273,7 @@ def _size_of_batches(graph: Graph) -> int:
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
     """Return the shape of a sample in a .npz file; None for other files.
 
-    name: the array of samples; None means x or x_train.
+    name: name of the array of samples; None means x or x_train.
     """
     if path.suffix != ".npz":
         return None
@@ -286,7 +288,7 @@ def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name for comparison: in lower case, with spaces for underscores."""
+    """Return a name in lower case, with spaces instead of underscores, for comparison."""
     return " ".join(name.casefold().replace("_", " ").split())
 
 
@@ -300,7 +302,7 @@ def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, in
 
 
 def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
-    """Return the labels as class indices; None if one is not."""
+    """Return the labels as class indices; None if a label is not a class index."""
     if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
         return None
     return {label: int(label) for label in labels}

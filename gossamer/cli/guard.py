@@ -19,7 +19,7 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a verb to turn errors into one line and exit codes.
+    """Decorate a verb to turn errors into one-line messages and exit codes.
 
     The code is 2 for a user error, 1 for a fault in gossamer itself, 130 for Ctrl-C and 143 for
     SIGTERM. Warnings become one-line notices.
@@ -61,7 +61,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when the process receives SIGTERM, which schedulers send."""
+    """Raised when the process receives SIGTERM, such as from a job scheduler."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -70,7 +70,8 @@ class Terminated(KeyboardInterrupt):
 def _terminable() -> Iterator[None]:
     """Make SIGTERM raise an exception in a `with` block, as Ctrl-C does.
 
-    This restores the terminal's cursor, and leaves no partially written file.
+    The exception lets cleanup code restore the terminal's cursor and remove partially written
+    files.
     """
     # only the main thread may set a handler, and an existing handler is kept
     if (threading.current_thread() is not threading.main_thread()

@@ -14,9 +14,9 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process immediately in a `with` block of imports.
+    """Make Ctrl-C end the process immediately during a `with` block that imports modules.
 
-    During imports, Python may lose a KeyboardInterrupt, or print it and continue.
+    During imports, Python may ignore a KeyboardInterrupt, or print the error and continue.
     """
 
     def leave(*_: object) -> None:

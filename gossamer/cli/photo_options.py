@@ -1,4 +1,4 @@
-"""The photo options, as a preprocessing that matches the network's input."""
+"""Conversion of the photo options to a preprocessing that matches the network's input."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Return the preprocessing of the options, of the network, or of ImageNet.
+    """Return the preprocessing from the options, else the network's, else ImageNet's.
 
     If ImageNet's is assumed, a notice is printed. Photos are resized to the network's input unless
     an option sets a size. Raises InputError if preprocessed photos would not match the network.
@@ -81,7 +81,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
         _check_normalisation(graph.inputs[0], prepare, options)
     except InputError as error:
-        # messages of Preprocessing name its fields instead of the options
+        # error messages of Preprocessing contain its field names; replace them by the options
         text = str(error)
         for option in ("mean", "std", "resize"):
             if text.startswith(f"{option} "):
@@ -171,7 +171,7 @@ def check_preset(preset: str) -> Preprocessing:
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Return the preprocessing that options for single steps modify.
+    """Return the preprocessing before options for single steps, such as --mean, modify it.
 
     has_numbers: whether --scale, --mean or --std is set.
     """
@@ -186,9 +186,12 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Preprocessing for the channel order of the options.
+    """Return the fields of Preprocessing that depend on the channel order.
 
-    Mean and standard deviation are those of `fields`, or those of `base` reordered.
+    The mean and the standard deviation are taken from `fields` if they are set there, else from
+    `base`, with the values reordered to the channel order of the options.
+
+    fields: fields of Preprocessing that other options set.
     """
     channels = options.channels
     if channels == "grey" and base.channels != "grey":

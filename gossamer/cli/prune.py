@@ -168,7 +168,7 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
     Raises InputError if zeros make no layer faster.
     """
     with _naming_options(model, None, keep):
-        # prune a copy, with any sparsity, to find the layers that cannot be pruned
+        # prune a copy to find the layers that cannot be pruned; the sparsity does not matter
         kept = [layer.name for layer in prune(read(), 0.5, keep=keep) if layer.kept]
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision,
@@ -216,7 +216,7 @@ def read_sparsities(path: Path) -> dict[str, float]:
 
 
 def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yield the file and line, the layer and the sparsity of each line."""
+    """Yield the position in the file (for messages), the layer and the sparsity of each line."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -233,9 +233,10 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 
 
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yield the file, the layer and the sparsity of each entry."""
+    """Yield the file name (for messages), the layer and the sparsity of each entry."""
     try:
-        # parsed as a float, an integer of many digits becomes infinite instead of failing later
+        # integers are parsed as floats, so that one of many digits becomes infinite here, instead
+        # of failing later
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is not JSON: {error.msg}") from None

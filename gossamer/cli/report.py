@@ -45,7 +45,7 @@ def print_report(report: Any) -> None:
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
     """Print the notes of a report, and its warnings on stderr.
 
-    said: lines printed before, which are not repeated.
+    said: lines that were already printed; they are not printed again.
     """
     for note in report.notes:
         if note not in said:
@@ -53,7 +53,7 @@ def print_notes(report: Any, said: Collection[str] = ()) -> None:
 
 
 def evaluate_hint(model: object) -> str:
-    """Return the advice to measure the accuracy of a changed network."""
+    """Return a message that advises measuring the accuracy of a changed network."""
     return f"measure the accuracy on labelled samples with `gossamer evaluate {model} DATA`"
 
 

@@ -1,7 +1,7 @@
 """Output files of `run` with one row per input.
 
-JSON lines and CSV files grow row by row, and can be continued. NumPy and Parquet files appear only
-when they are complete.
+JSON Lines and CSV files are appended to row by row, and an interrupted run can continue them. NumPy
+and Parquet files appear only when they are complete.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Row:
 def _numbers(values: np.ndarray) -> Any:
     """Return an array as nested lists of Python numbers.
 
-    A float32 or float16 becomes the float64 with the same shortest decimal representation, which
-    keeps JSON and CSV short.
+    A float32 or float16 becomes the float64 with the same shortest decimal representation, so that
+    JSON and CSV contain no superfluous digits.
     """
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
@@ -112,8 +112,7 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 class RowFile(abc.ABC):
     """A file of rows that is completed at the end of a `with` block.
 
-    If the block fails, a file that grows row by row keeps its rows, and any other file is not
-    written.
+    If the block fails, a JSON Lines or CSV file keeps its rows, and any other file is not written.
 
     done: the names of the rows already in the file, as text.
     """
@@ -232,9 +231,8 @@ class JsonLines(_Lines):
 class CsvLines(_Lines):
     """A table under a line of headings.
 
-    The columns are those of the first row without an error; earlier rows are buffered until then.
-    If all rows have errors, the columns are those of the first row. A continued table keeps its
-    headings.
+    The first row without an error determines the columns; rows before it are buffered. If all rows
+    have errors, the first row determines the columns. A continued table keeps its headings.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -277,7 +275,7 @@ class CsvLines(_Lines):
 
     def _whole(self, text: str) -> str:
         end = text.rfind("\n") + 1
-        # a line break in quotation marks does not end a row
+        # a line break within quotation marks does not end a row: an odd number of marks precedes it
         while text.count('"', 0, end) % 2:
             end = text.rfind("\n", 0, end - 1) + 1
         return text[:end]
@@ -302,10 +300,10 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class NumpyFile(RowFile):
-    """The rows of one output as an array; unreadable inputs are NaN.
+    """The rows of one output as an array; the rows of unreadable inputs are NaN.
 
     Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
-    before the first output are buffered, because the shape is not known yet.
+    before the first output are only counted, because the shape of a row is not known yet.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -332,9 +330,9 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the opened file, and a row for unreadable inputs.
+        """Return the file, opened if necessary, and the row for unreadable inputs.
 
-        The row is NaN if outputs are floats. Otherwise it only provides the shape of a row.
+        The row is filled with NaN if outputs are floats. For other dtypes, only its shape is used.
 
         values: the output of the current row; None if its input could not be read.
         Raises InputError if an input could not be read and the outputs are not floats.
@@ -380,7 +378,8 @@ class ParquetFile(RowFile):
     def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
         """Write the buffered rows.
 
-        typical: a row that determines the column types, or empty if they are known.
+        typical: one row without an error, which determines the column types; empty if they are
+        known.
         """
         import pyarrow
         from pyarrow import parquet

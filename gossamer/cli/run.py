@@ -82,7 +82,7 @@ def run(
     as_json: arguments.JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
-    # an option of click has only one value, so further files after --image FILE are arguments
+    # a click option has only one value: further files after --image FILE are parsed as arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
     number = arguments.threads_of(threads)
@@ -198,8 +198,8 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
                  labels: Path | None, top: int) -> list[dict[str, Any]] | None:
     """Return the best classes of each input, or None without class scores.
 
-    Warns about outputs with NaN or infinity; inputs with such scores have no best classes. Raises
-    InputError if the file of --labels does not match the network.
+    Warns about outputs with NaN or infinity. Inputs whose class scores contain NaN or infinity have
+    no best classes. Raises InputError if the file of --labels does not match the network.
     """
     first, metadata = graph.network_outputs[0].name, graph.metadata
     scores = outputs[first]
@@ -215,7 +215,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
 
 def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
                             classify: bool) -> dict[str, list[int]]:
-    """Warn about NaN and infinity, and return their rows by output."""
+    """Warn about NaN and infinity, and return the affected rows of each output."""
     broken = {}
     for output, values in outputs.items():
         if network_outputs.is_finite(values):
@@ -250,7 +250,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
 def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
                outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
                table: bool) -> None:
-    """Print the same as print_results() and the class indices, as JSON."""
+    """Print the content of print_results(), and the class indices, as JSON."""
     device, description = device_of(plan)
     results: dict[str, Any] = {
         "model": model, "device": device,

@@ -40,10 +40,11 @@ _WHITE = 255.0
 class RunInputs:
     """The inputs of one call of the verb `run`.
 
-    An input here is a photo, or a row of arrays: one sample for each input of the graph.
+    In this class, an input is a photo, or one row of the arrays: a sample for each input of the
+    graph.
 
     names: one name per input, for messages and results.
-    batch: number of inputs per execution; the last one may have fewer.
+    batch: number of inputs per execution; the last execution may have fewer.
     batches: the arrays of each execution, in the order of the graph's inputs.
     are_photos: whether the inputs are photos.
     graph: the network, modified if necessary to accept the arrays of `batches`.
@@ -95,11 +96,12 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Return the number of rows per execution, of `rows` in total.
+    """Return the number of rows per execution.
 
     batch: the value of --batch, or None.
-    default: the batch size without --batch. If a smaller batch would change the network's results,
-    all rows run at once.
+    rows: total number of rows.
+    default: the batch size without --batch. If batches smaller than `rows` would change the
+    network's results, it is ignored, and all rows run at once.
     Raises InputError if --batch would change the results.
     """
     size = min(batch or default, rows)
@@ -136,12 +138,12 @@ def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | N
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
     """Return the names of pictures that look inverted.
 
-    An example is a dark digit on a light background, for a network trained on light digits on a
-    dark background. A picture looks inverted if its mean grey level is closer to that of the
-    inverted training pictures. If the training pictures are neither dark nor light, no picture
-    looks inverted.
+    An example is a dark digit on a light background, if the network was trained on light digits on
+    a dark background. A picture looks inverted if its mean grey level is closer to the mean of the
+    inverted training pictures than to the mean of the training pictures. If the training pictures
+    are neither dark nor light, no picture looks inverted.
 
-    names: the names of the pictures, which may be followed by other names.
+    names: the names of the pictures; further names are ignored.
     pictures: the grey levels of each picture, from 0 to 255.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
@@ -169,18 +171,18 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Consecutive inputs, and one array of the readable ones, or None if there are none."""
+"""Consecutive inputs, and one array of all readable inputs among them; None if none is readable."""
 
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs for which `run` writes one row each.
+    """Inputs for each of which `run` writes one row.
 
     key: the JSON key or column heading of the input's name in a row: "file" or "sample".
     names: the file or the index of each input.
     labels: the label of each input of a CSV file with labels; otherwise None.
     batch: maximum number of inputs per execution.
-    chunks: function that reads the inputs with the given indices.
+    chunks: function that reads the inputs with the given indices, and returns them in chunks.
     graph: the network, modified if necessary to accept the arrays of the chunks.
     """
 
@@ -203,7 +205,7 @@ def make_rows(sources: Sequence[str]) -> bool:
 
 
 def check_label(label: str) -> None:
-    """Raise InputError if --label is set for inputs without columns."""
+    """Raise InputError if --label is set although no input is a CSV file."""
     if label != FIRST:
         raise InputError("--label: needs a .csv file of samples")
 

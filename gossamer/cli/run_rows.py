@@ -38,7 +38,8 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 Answer = tuple[list[Entry], Any]
-"""Consecutive inputs, and the outputs of the readable ones, or None if there are none."""
+"""Consecutive inputs, and the outputs of the readable inputs among them; None if none is
+readable."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class _Loop:
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
 
     def _answers(self, left: Sequence[int]) -> Generator[Answer, None, None]:
-        """Yield inputs and their outputs in order."""
+        """Yield consecutive inputs with their outputs, in order."""
         if self._remote is not None:
             yield from self._remote.answers(left)
             return
@@ -193,8 +194,8 @@ class _Loop:
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
         """Yield the arrays of the chunks.
 
-        The inputs of each chunk are kept until its result is available. Those of a final chunk
-        without an array are kept as well.
+        The entries of each chunk are kept in _entries until the chunk's result is available. The
+        entries of a final chunk without an array are kept in _last.
         """
         for entries, array in chunks:
             if array is None:
@@ -304,7 +305,7 @@ def _summary_text(key: str, summary: dict[str, Any]) -> str:
 
 
 class RayAnswers:
-    """The results of a Ray cluster, with workers that read the pictures.
+    """The results of a Ray cluster, whose workers read the pictures.
 
     address: the value of --ray.
     model: the file of a saved plan, or the graph of a network.
@@ -331,7 +332,7 @@ class RayAnswers:
         self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yield the pictures with these indices and their outputs in order, in batches."""
+        """Yield the pictures with the indices `left` and their outputs, in order and in batches."""
         from gossamer.ray import map_pictures
 
         if not left:

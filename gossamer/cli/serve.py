@@ -35,7 +35,8 @@ logger = logging.getLogger("gossamer.serve")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+")
 _STATISTICS = "stats"
-"""The reserved word in place of a model name, in the URL of the statistics of all models."""
+"""A reserved name: in the URL of the statistics of all models, it takes the place of the model
+name."""
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 """Seconds of each unit of time."""
@@ -85,7 +86,7 @@ def serve(
 ) -> None:
     """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
     if hasattr(signal, "SIGHUP"):
-        # until the process has started and handles the signal, it must not be ended by it
+        # SIGHUP must not end the process before the server is started and handles the signal
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = BatchOptions(None if latency is None else seconds_of(latency, "--latency"), batch,
                            queue)
@@ -134,9 +135,10 @@ def serve(
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
     """Return the dotted names allowed in the header Host; None allows any.
 
-    This protects a server that only this machine can reach against DNS rebinding: a website
-    resolves its own name to this machine, so that its pages in a local browser can reach the
-    server. The header then contains the website's name.
+    The check of the header protects a server that only this machine can reach against DNS
+    rebinding: an attacker's website resolves its own name to this machine's address, so that its
+    pages in a local browser can reach the server. The header Host of such requests contains the
+    website's name.
 
     Raises InputError if a value of --allow-host is not a name.
     """

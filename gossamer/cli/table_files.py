@@ -18,7 +18,7 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def check(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raise InputError where no table can be written to a file of this name.
+    """Raise InputError if no table can be written to a file of this name.
 
     option_text: the option and its value, for messages.
     read: files that the command reads, which must not be replaced.
@@ -33,10 +33,10 @@ def check(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
 def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows.
 
-    A value that is neither a number nor text is written as text, and so are all values of its
-    column in a .parquet file, whose columns have one type each.
+    A value that is neither a number nor text is written as text. In a .parquet file, each column
+    has one type, so that all values of a column are written as text if any of them is.
 
-    Raises InputError where the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     plain = [{name: _cell(value) for name, value in row.items()} for row in rows]
     with output_files.replacing(path, option_text) as file:
@@ -59,7 +59,7 @@ def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a number, text or None, which stands for NaN too."""
+    """Return a value as a number, text or None; NaN and infinity become None."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -45,7 +45,7 @@ _HALF = 0.5
 _WORDS = {"give resume=True": "give --resume", "leave resume out": "leave --resume out",
           "a learning_rate below": "an --lr below", "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Phrases in Python messages of training, and their replacements on the command line."""
+"""Phrases in training's error messages for Python, with their replacements for the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
@@ -204,7 +204,7 @@ def train(
             standardise=bool(standardise))
         begun = time.perf_counter()
         result = None if options.grid is None else _swept(mlp, data, options, checkpoint, resume)
-        reporter.started += time.perf_counter() - begun  # reading did not take that long
+        reporter.started += time.perf_counter() - begun  # a sweep is not part of reading
         _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
@@ -237,7 +237,7 @@ def _swept(mlp: MLP, data: TrainingData, options: SweepOptions, checkpoint: Path
            resume: bool) -> SweepResult:
     """Sweep over the grid, and set the network's parameters to the best ones.
 
-    Raises InputError for wrong input, with options in place of the arguments of sweep().
+    Raises InputError for wrong input; the message names options instead of arguments of sweep().
     """
     try:
         return train_sweep.choose(mlp, data, options, checkpoint, resume)
@@ -252,7 +252,7 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
          resume: bool) -> None:
     """Train the network, and exit if training is interrupted or diverges.
 
-    Raises InputError for wrong input, with options instead of the arguments of fit().
+    Raises InputError for wrong input; the message names options instead of arguments of fit().
     """
     held_out = data.held_out
     try:
@@ -282,7 +282,7 @@ def _checkpoint_hint(checkpoint: Path | None) -> str:
 
 
 def _check_settings(mlp: MLP) -> None:
-    """Raise InputError with the option's name for an impossible setting."""
+    """Raise InputError for an impossible setting; the message names the option."""
     if mlp.effort is not None:
         arguments.check_choice("--effort", mlp.effort, EFFORTS)
     units = ",".join(map(str, mlp.sizes))
@@ -300,7 +300,7 @@ def _check_settings(mlp: MLP) -> None:
 def _settle(mlp: MLP, data: DataShape) -> None:
     """Set the parameters that depend on the shape of the samples.
 
-    Raises InputError with the option's name if the network cannot be trained.
+    Raises InputError if the network cannot be trained; the message names the option.
     """
     settings = _checked(mlp, data)
     mlp.set_params(sizes=settings.sizes, hidden=None, **{
@@ -353,8 +353,8 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
                    checkpoint: Path | None, files_read: Sequence[str | None]) -> None:
     """Raise InputError if a file cannot be written.
 
-    If only the demo requests the curve and it cannot be drawn, its entry in `outputs` is set to
-    None, with a notice.
+    If the curve cannot be drawn, and only the demo requests it, the curve's entry in `outputs` is
+    set to None, with a notice.
 
     curve_file: the file of --curve, or None.
     """
@@ -377,7 +377,7 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
 
 def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                   context: typer.Context) -> dict[str, Path | None]:
-    """Return the files of the demo, in this folder unless options name them.
+    """Return the files that the demo writes: those that options name, others in `folder`.
 
     A missing folder is created, and removed at the end of the command if it is still empty. Raises
     InputError if the folder cannot be created.
@@ -398,7 +398,7 @@ def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # raised where the folder is not empty
+    with suppress(OSError):  # raised if the folder is not empty
         folder.rmdir()
 
 

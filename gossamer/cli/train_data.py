@@ -17,13 +17,14 @@ from gossamer.train.data.dataset import WHITE, Dataset, Preparation, prepared, s
 from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
-"""Number of raw samples that the demo writes, as inputs for trying the network."""
+"""Number of samples before preprocessing that the demo writes, as inputs to try the network on."""
 _FAR = 16
 """Magnitude of inputs above which a notice recommends scaling."""
 _MANY, _FEW = 20, 5
 """Thresholds of the notice that labels may be meant as regression targets.
 
-It is printed for more than _MANY different labels with fewer than _FEW samples each.
+The notice is printed for more than _MANY different labels with fewer than _FEW samples per label on
+average.
 """
 _UNLIKE = 10
 """Ratio of root mean squares above which a notice says that two data sets differ."""
@@ -56,7 +57,7 @@ class TrainingData:
 
     @property
     def scored(self) -> Dataset:
-        """The samples for the score of the trained network."""
+        """The samples on which the trained network is scored."""
         return self.training if self.held_out is None else self.held_out
 
 
@@ -69,7 +70,7 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
     rules: treatment of cells in a .csv file that are not numbers.
     label: column of the labels in a .csv file.
     limit: maximum number of samples to read.
-    numbers: whether the targets are numbers (regression) instead of labels.
+    numbers: whether the samples have regression targets instead of labels.
     seed: seed of the split into training and validation samples.
     scale: whether 0..255 becomes 0..1; None if neither --scale nor --no-scale is set.
     threshold: the smallest number that --binarise rounds to 1; None without --binarise.
@@ -120,10 +121,11 @@ def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | N
                     scaled: bool, standardised: bool) -> None:
     """Print notices about the ranges of inputs.
 
-    There is one notice for large inputs, and one for held-out inputs of very different magnitude.
+    There is one notice for large training inputs, and one for held-out inputs whose magnitude
+    differs much from that of the training inputs.
 
-    scale: True for --scale, False for --no-scale, else None. The notice about large inputs is
-    printed only for None.
+    scale: True for --scale, False for --no-scale, None without either. The notice about large
+    inputs is printed only for None.
     scaled: whether both data sets are divided by 255.
     standardised: whether both data sets are standardised.
     """
@@ -152,8 +154,8 @@ def _root_mean_square(x: np.ndarray) -> float:
 def check(mlp: MLP, data: TrainingData) -> None:
     """Raise InputError if samples do not match the network or each other.
 
-    Prints notices about outputs without samples, labels that may be meant as numbers, and samples
-    sorted by class.
+    Prints notices about outputs without samples, labels that may be meant as regression targets,
+    and samples sorted by class.
     """
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
@@ -176,7 +178,7 @@ def check(mlp: MLP, data: TrainingData) -> None:
         terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
                         f"{len(training.y)} samples, and each label becomes a class; use --task "
                         "regression to predict numbers instead")
-    # sorted labels change only between classes
+    # if samples are sorted by class, the label changes once less than there are classes
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "
@@ -204,8 +206,8 @@ def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
     """Raise InputError if classes and outputs do not match.
 
-    There must not be more classes than outputs, or held-out labels without training samples. Prints
-    a notice about outputs without a class.
+    There must not be more classes than outputs, and each held-out label must occur in the training
+    samples. Prints a notice about outputs without a class.
     """
     sizes, count = mlp.sizes, len(training.names)
     text, all_but_last = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))

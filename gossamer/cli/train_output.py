@@ -39,10 +39,12 @@ _MOST_LINES = 20
 """Maximum number of epoch rows printed after a training with a progress bar."""
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-"""The roles of the scored samples: used for training, for choosing the kept epoch, or neither."""
+"""The roles of the scored samples: used for training, for choosing the epoch to keep, or for
+neither."""
 
 Head = Callable[[str, str], list[str]]
-"""A function from the names of the device and the algorithm to the lines above the epoch rows."""
+"""Function of the names of the device and the algorithm that returns the lines above the epoch
+rows."""
 
 
 class EpochReporter:
@@ -53,8 +55,8 @@ class EpochReporter:
     started: start of reading, by time.perf_counter().
     bar: the progress bar on stderr, which shows the latest epoch.
     epochs: number of epochs to train.
-    live: whether to print a row on stdout after each epoch. Otherwise the rows of some epochs are
-    printed when stop() ends the bar. None prints no rows.
+    live: True to print a row on stdout after each epoch, False to print the rows of some epochs
+    when stop() ends the bar, None to print no rows.
     """
 
     def __init__(self, bar: Bar, epochs: int, live: bool | None) -> None:
@@ -132,12 +134,13 @@ class EpochReporter:
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
     """Show a progress bar during a `with` block if stderr is a terminal.
 
-    rows: whether to print epochs on stdout too. If stdout and stderr are terminals, some epochs are
-    printed at the end; otherwise each one is printed when it ends.
+    rows: whether to print rows for epochs on stdout too. If stdout and stderr are terminals, the
+    rows of some epochs are printed at the end; otherwise each row is printed when its epoch ends.
     """
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
-    # no bar if rows go to a pipe: the process that reads the pipe may write to the same terminal
+    # no bar if rows are written to a pipe: the process that reads the pipe may itself write to the
+    # terminal
     with Bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
@@ -221,8 +224,8 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
     """Write the output files: network, curve, report and example samples.
 
-    outputs: files by the names of options, and by SAMPLES; None is not written.
-    Returns the written files, and reasons by the name of each output that could not be written.
+    outputs: the files, by the names of their options or SAMPLES. No file is written for None.
+    Returns the written files, and for each output that could not be written, by name, the reason.
     """
     def content(output: str) -> bytes:
         if output == "--curve":
@@ -253,7 +256,7 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
-    """Print the lines below the epoch rows."""
+    """Print the results of training below the epoch rows."""
     trained = facts["samples"] * sum(row["samples_per_second"] is not None
                                      for row in facts["rows"])
     rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan

@@ -1,4 +1,4 @@
-"""The option --sweep of the verb `train`: the settings that do best are trained."""
+"""The option --sweep of the verb `train`: find the best settings, which are then trained."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the command line says of a sweep.
+    """The options of a sweep.
 
-    grid: values to try for each parameter, as sweep() takes them; None without a sweep.
+    grid: values to try for each parameter, in the form that sweep() accepts; None without a sweep.
     folds, halving: arguments of sweep(), or None.
     table: file for the rows, or None.
     """
@@ -38,7 +38,7 @@ class SweepOptions:
     @staticmethod
     def of(text: str | None, folds: int | None, halving: int | None, table: Path | None,
            validation: str | None) -> SweepOptions:
-        """Return the options. Raises InputError where they are wrong or contradict each other."""
+        """Check and return the options. Raises InputError if they are wrong or contradictory."""
         if text is None:
             for option, value in (("--folds", folds), ("--halving", halving), ("--table", table)):
                 if value is not None:
@@ -53,7 +53,7 @@ class SweepOptions:
 
 
 def _grid(text: str) -> Any:
-    """Return the grid that --sweep gives: JSON, or the name of a file with it."""
+    """Parse the grid of --sweep: JSON, or the name of a .json file."""
     try:
         content = Path(text).read_text() if text.endswith(".json") else text
         grid = json.loads(content)
@@ -69,11 +69,11 @@ def _grid(text: str) -> Any:
 
 def choose(mlp: MLP, data: TrainingData, options: SweepOptions, checkpoint: Path | None,
            resume: bool) -> SweepResult:
-    """Set the parameters of the network to the best of the grid, and return the sweep.
+    """Run a sweep, set the network's parameters to the best ones, and return the result.
 
-    The table is written, also where Ctrl-C ends the sweep and the process.
+    The file of --table is written even if Ctrl-C ends the sweep and the process.
 
-    checkpoint: file of --checkpoint, beside which the sweep has a folder.
+    checkpoint: the file of --checkpoint. The sweep's own checkpoints are in a folder beside it.
     """
     folder = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.sweep")
     is_begun = folder is not None and any(folder.glob("*.checkpoint"))
@@ -103,7 +103,7 @@ def _write(table: Path | None, rows: list[dict[str, Any]]) -> None:
 
 
 def best_settings(result: SweepResult) -> dict[str, Any]:
-    """Return the parameters of the grid in the best combination."""
+    """Return the best values of the grid's parameters."""
     folds = result.scores.shape[1]
     row = result.rows[result.best_config * folds]
     return {name.removeprefix("param_"): value for name, value in row.items()
@@ -111,7 +111,7 @@ def best_settings(result: SweepResult) -> dict[str, Any]:
 
 
 def line(result: SweepResult, options: SweepOptions, labelled: bool) -> str:
-    """Return the line that tells of a sweep."""
+    """Return a line of text that summarises a sweep."""
     settings = ", ".join(f"{name} {value}" for name, value in best_settings(result).items())
     scores = result.scores
     by = "" if options.folds is None else f", mean of {options.folds} folds"

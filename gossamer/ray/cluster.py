@@ -69,7 +69,7 @@ class Workers:
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
         """Choose the workers of a cluster.
 
-        There is one worker per GPU, or per processor except one.
+        There is one worker per GPU for a CUDA device, else one for each processor except one.
 
         Parameters
         ----------
@@ -83,7 +83,8 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which hangs if it has none to read data.
+            The workers. One processor is left to Ray, which hangs if it has no processor to read
+            data.
 
         Raises
         ------
@@ -121,7 +122,7 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
     Returns
     -------
     list
-        The results in the order of the pieces. If a worker is lost, its pieces are computed again.
+        The results in the order of the pieces. Pieces of a lost worker are computed again.
 
     Raises
     ------

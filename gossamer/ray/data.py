@@ -1,6 +1,6 @@
 """Computation of a network on the rows or pictures of a Ray data set.
 
-The network is sent to each worker once. The first worker with a kind of device measures
+The network is sent to each worker once. For each kind of device, the first worker measures
 candidates, and the other workers use its measurements.
 """
 
@@ -29,14 +29,15 @@ from gossamer.plan.store.tuning_cache import exported, take
 from gossamer.ray.cluster import Workers, connect
 
 _LEASE_S = 900.0
-"""Seconds after which a measuring worker counts as lost, and another worker measures."""
+"""Time in seconds after which a worker that still measures counts as lost, and another worker
+measures instead."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network in the form that is sent to the workers.
+    """A network in the form in which it is sent to the workers.
 
     network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
     is_plan: whether `network` contains the bytes of a saved plan.
@@ -51,7 +52,7 @@ class Shipped:
 
     @staticmethod
     def of(model: Any, device: str | None, effort: str | None) -> Shipped:
-        """Convert a network to the form that is sent to the workers.
+        """Convert a network to the form in which it is sent to the workers.
 
         Parameters
         ----------
@@ -136,14 +137,14 @@ class Shipped:
 
 
 class Measured:
-    """The measurements of each kind of device, by its first worker."""
+    """The measurements of each kind of device, made by the first worker with such a device."""
 
     def __init__(self) -> None:
         self._found: dict[str, bytes] = {}
         self._leases: dict[str, tuple[str, float]] = {}
 
     def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
-        """Return the measurements of a kind of device, or request them.
+        """Return the measurements of a kind of device, or whether to make them.
 
         Parameters
         ----------
@@ -186,8 +187,8 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
                 workers: int | None = None, effort: str | None = None) -> Any:
     """Compute a network on the rows of a data set.
 
-    Each worker is an actor with a GPU or a share of the processors, and opens the plan once. If a
-    worker is lost, another one repeats its work.
+    Each worker is an actor with a GPU or a share of the CPUs, and opens the plan once. If a worker
+    is lost, another one repeats its work.
 
     Parameters
     ----------
@@ -202,16 +203,16 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         The device of each worker, such as "cuda" or "host"; by default the plan's device if `model`
         is a plan, else the best device of the machine that calls this function.
     workers : int, optional
-        Maximum number of workers; by default one per GPU of the cluster, or one per processor
-        except one, which Ray needs.
+        Maximum number of workers; by default one per GPU of the cluster for CUDA devices, else one
+        for each processor except one, which Ray needs.
     effort : str, optional
         Effort of the measurements before a plan is chosen, once for each kind of device.
 
     Returns
     -------
     ray.data.Dataset
-        The rows in order, with a column for each output instead of the inputs. As in every Ray data
-        set, the rows are computed when they are read.
+        The rows in order, in which a column for each output replaces the columns of the inputs. As
+        in every Ray data set, the rows are computed when they are read.
 
     Raises
     ------
@@ -268,7 +269,7 @@ class _Mapping:
     device: name of each worker's device, or None for the default of `Shipped.of`.
     workers: maximum number of workers, or None for as many as the cluster supports.
     effort: effort of the measurements for each kind of device, or None.
-    more: further arguments of the class.
+    more: further arguments of the class's constructor.
     """
 
     worker: type

@@ -47,8 +47,8 @@ _MANY_PIXELS = 2**22
 _BODIES_AT_ONCE = 6
 """Memory limit of all requests together, as a multiple of the largest allowed body."""
 _PIECE = 2**20
-"""Bytes of a response that are written at a time. If a client reads slowly, the others are not yet
-copied to the connection's buffer."""
+"""Number of bytes of a response that are written at a time. If a client reads slowly, the remaining
+bytes are not yet copied to the connection's buffer."""
 _LINGER_S = 2.0
 """If a response is sent before the whole body has arrived, the rest of the body is read and
 discarded for at most this many seconds."""
@@ -92,8 +92,9 @@ class _Receive:
         """Send a response.
 
         If the response closes the connection before the whole body has arrived, the rest of the
-        body is first read and discarded for a moment. Otherwise, bytes that arrive at the closed
-        connection would make the client's system discard the response.
+        body is first read and discarded for a moment. If the connection were closed immediately,
+        further bytes from the client would cause a TCP reset, and the client's system would discard
+        the response.
         """
         if self.is_whole or response.headers.get("connection") != "close":
             await response(scope, self, send)
@@ -115,8 +116,8 @@ class Server:
     most_json: largest number of bytes in a JSON response.
     most_pixels: largest number of pixels in a picture.
     body_seconds: time limit for sending a body, in seconds.
-    hosts: the allowed names with a dot in the header Host; None allows any. Names without a dot and
-    addresses are always allowed.
+    hosts: the names with a dot that are allowed in the header Host; None allows any name. Names
+    without a dot and IP addresses are always allowed.
     is_ending: whether the server is shutting down, so that each response closes its connection.
     """
 
@@ -138,7 +139,8 @@ class Server:
     async def renew(self) -> None:
         """Reload the networks with changed files.
 
-        The old plan of a network computes the waiting requests, the new plan all later ones.
+        Requests that are already waiting are computed by a network's old plan, later requests by
+        its new plan.
         """
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
@@ -156,7 +158,7 @@ class Server:
 
     async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Return the response to an inference request. Its errors are caught by answer()."""
+        """Return the response to an inference request; answer() handles the errors raised here."""
         if name not in self.models.by_name:
             raise Refusal(404, self.models.unknown(name))
         deadline = self._deadline(headers)
@@ -233,7 +235,7 @@ class Server:
 
     async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
                       body: bytes | bytearray) -> protocol.InferRequest:
-        """Return the request in a body.
+        """Parse a request from its body.
 
         kind: the body's media type, "" for tensors.
         """
@@ -334,8 +336,8 @@ def _error_response(name: str, error: Exception) -> Response:
 def _forget_frames(error: BaseException | None) -> None:
     """Delete the tracebacks of an error and its context.
 
-    Their frames hold the request's body, and the future that holds the error. Otherwise, only a
-    garbage collection would free this reference cycle.
+    The frames of the tracebacks refer to the request's body, and to a future that refers to the
+    error. Without the deletion, only the garbage collector would free this reference cycle.
     """
     while error is not None:
         error.__traceback__ = None
@@ -360,7 +362,7 @@ class _App(FastAPI):
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
-                    # 422 is for parameters of a wrong type, but any text is a valid name
+                    # FastAPI adds 422 for parameters of a wrong type, but any text is a valid name
                     operation["responses"].pop("422", None)
                     for parameter in operation.get("parameters", ()):
                         if parameter["in"] == "path":

@@ -16,8 +16,8 @@ PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 _JSON = "application/json"
 _JSON_OF_PROGRAMS = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 """Other media types that programs send with JSON: clients of KServe and Triton send none, and curl
-sends its default. They are an error in requests of a page in a browser, since a page may send them
-to any server without a preflight request."""
+sends its default. These media types are rejected if the request comes from a web page (it has the
+header Origin), since a page may send them to any server without a CORS preflight request."""
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 _PACKED_PIECE, _PIECE = 2**16, 2**20
 """Number of bytes of a compressed body that are decompressed at a time, and largest number of bytes
@@ -43,9 +43,9 @@ def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
 
     version: the version of HTTP, such as "1.1".
     fields: the fields of the head, with their names in lower case.
-    hosts: the allowed names with a dot in the field Host; None allows any name. Names without a dot
-    and addresses are always allowed, because DNS rebinding needs the name of a website, which has a
-    dot.
+    hosts: the names with a dot that are allowed in the field Host; None allows any name. Names
+    without a dot and IP addresses are always allowed, because a DNS rebinding attack uses the name
+    of a website, which has a dot.
     """
     stated = [value for name, value in fields if name == b"host"]
     if len(stated) > 1 or (version == "1.1" and not stated):
@@ -99,15 +99,15 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
     """Decompress a body.
 
-    Raises Refusal if the content has more than `most` bytes, and InputError if it is damaged.
+    Raises Refusal if the content has more than `most` bytes, and InputError if the body is damaged.
     """
-    # adding 16 to the bits of the window selects gzip's header
+    # adding 16 to zlib's window bits selects the gzip format
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
     parts: list[bytes] = []
     size = 0
     view = memoryview(body)
     try:
-        # in chunks, so that a content that is too large is not decompressed completely
+        # decompress in chunks, to stop as soon as the content is too large
         for start in range(0, len(body), _PACKED_PIECE):
             packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
             is_whole = False
@@ -134,7 +134,7 @@ class MemoryFullError(Exception):
 
 
 class Memory:
-    """The memory of all requests of a server.
+    """Accounting of the memory of all requests of a server.
 
     most: limit in bytes.
     held: bytes in use.
@@ -145,12 +145,12 @@ class Memory:
         self.held = 0
 
     def share(self) -> Share:
-        """Return a request's share, freed by its `with` block."""
+        """Return a request's share; leaving its `with` block frees the share."""
         return Share(self)
 
 
 class Share:
-    """The memory of one request."""
+    """Accounting of the memory of one request."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

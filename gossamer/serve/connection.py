@@ -23,17 +23,18 @@ from gossamer.plan.batcher import Batcher
 IDLE_S = 30.0
 """Time limit in seconds for the head of a client's next request."""
 UNREAD_S = 30.0
-"""Largest number of seconds without a read by the client while a response fills the connection's
-buffers."""
+"""Time limit in seconds for a client that does not read while a response fills the connection's
+send buffers."""
 MOST_HEAD_BYTES = 2**16
 """Largest number of bytes in a request's head, and in its trailers."""
 MOST_FIELDS = 100
 """Largest number of fields in a request's head and trailers together."""
 _MOST_PIPELINED = 16
-"""Largest number of a connection's requests that wait for the response to an earlier one."""
+"""Largest number of pipelined requests of a connection, which wait for the response to an earlier
+request."""
 _LINGER_S = 2.0
-"""Seconds for which a connection is still read after an error response. If it were closed while
-bytes arrive, the client's system would discard the response."""
+"""Seconds for which a connection stays open after an error response; bytes that arrive are ignored.
+If the connection were closed while bytes arrive, the client's system would discard the response."""
 _OFFERS = (b"upgrade", b"http2-settings")
 """Fields of a head by which a client offers another protocol."""
 
@@ -53,9 +54,9 @@ class _RefusedError(Exception):
 class Connection(HttpToolsProtocol):
     """A connection with limits of time and bytes.
 
-    It is closed if the head of a request is not complete in time (even if bytes still arrive), if
-    the head or the trailers are too long, or if the client does not read its response. Offers of
-    another protocol (Upgrade) are ignored.
+    The connection is closed if the head of a request is not complete in time (even if bytes still
+    arrive), if the head or the trailers are too long, or if the client does not read its response.
+    Offers of another protocol (Upgrade) are ignored.
     """
 
     _idle_timer: asyncio.TimerHandle | None = None
@@ -69,8 +70,9 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     """Bytes of the complete fields of the head and the trailers."""
     _pending_bytes = 0
-    """Bytes since the parser last completed a request or found a part of a body. Their limit bounds
-    the length of incomplete fields, for which the parser needs quadratic time."""
+    """Number of bytes received since the parser last completed a request or found a part of a body.
+    A limit on this number bounds the length of an incomplete header field, which the parser
+    processes in quadratic time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -97,14 +99,14 @@ class Connection(HttpToolsProtocol):
             self._start_idle_timer()
 
     def _feed(self, data: bytes) -> None:
-        """Pass bytes to the parser, without offers of another protocol."""
+        """Pass bytes to the parser, and remove header fields that offer another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # the parser has stopped at the end of this head: a new parser reads the head
-                # without the offer, and the bytes after it
+                # the parser has stopped at the end of this head: a new parser reads the head again
+                # without the offer, and then the bytes after the head
                 method = self.parser.get_method()
                 if method == b"CONNECT":
                     raise _RefusedError(400, "CONNECT is not supported") from None
@@ -118,7 +120,7 @@ class Connection(HttpToolsProtocol):
     def _raise(self, refused: _RefusedError) -> None:
         """Reject the request from within a callback of the parser.
 
-        The error is also stored, because the parser replaces errors of its callbacks.
+        The error is also stored, because the parser replaces errors from its callbacks by its own.
         """
         self._refused = refused
         raise refused
@@ -226,11 +228,12 @@ def _too_long() -> _RefusedError:
 
 
 _GATHER_S = 2e-3
-"""Largest number of seconds for which requests are collected before they go to batchers. They go
-earlier if an iteration of the event loop brings no further request."""
+"""Maximum number of seconds for which requests are collected before they are passed to batchers.
+They are passed earlier if an iteration of the event loop brings no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
-"""A request: its inputs by name, the seconds until its deadline, and its future."""
+"""A request: its inputs by name, the seconds until its deadline (None without one), and its
+future."""
 
 
 class Exchange:
@@ -264,7 +267,7 @@ class Exchange:
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hand requests over once the loop brings no further ones.
+        """Hand requests to batchers once an iteration of the loop brings no further ones.
 
         before: number of requests before the last iteration.
         until: the loop's time at which requests are handed over in any case.

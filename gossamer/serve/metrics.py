@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from gossamer.serve.models import Models, ServedModel
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds of the histogram's buckets."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 @dataclass
@@ -53,8 +53,8 @@ class Metrics:
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
         """Return a network's statistics since the start of the server.
 
-        They are in the format of Triton's extension of the protocol, without the breakdown of a
-        request's time, which is not measured.
+        The format is that of Triton's statistics extension of the protocol. The breakdown of a
+        request's time is omitted, because it is not measured.
         """
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
         batches = self._all_batches(model)
@@ -75,7 +75,7 @@ class Metrics:
         self._batches[model.name] = self._all_batches(model)
 
     def _all_batches(self, model: ServedModel) -> dict[int, Total]:
-        """Return batches by size, of all batchers so far."""
+        """Return totals by batch size, over the network's current and earlier batchers."""
         batches = dict(self._batches.get(model.name, {}))
         for size, count in model.batcher.batches.items():
             before = batches.get(size, Total())

@@ -29,7 +29,7 @@ class Loaded:
     """A loaded network.
 
     plan: the plan that computes the network.
-    prepare: the preparation of pictures for the network; None if it is unknown.
+    prepare: the preprocessing of pictures for the network; None if it is unknown.
     """
 
     plan: Plan | PlanGroup
@@ -141,9 +141,9 @@ class ServedModel:
         return images
 
     def picture(self) -> Picture:
-        """Return the network's input with its preparation of pictures.
+        """Return the network's input with the preprocessing of pictures for it.
 
-        Raises InputError if the preparation is unknown.
+        Raises InputError if the preprocessing is unknown.
         """
         if self._prepare is None:
             raise InputError(f"{self.name}: the preparation of pictures is unknown; send tensors, "
@@ -153,7 +153,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Picture:
-    """A network's input, and the preparation of pictures for it."""
+    """A network's input, and the preprocessing of pictures for it."""
 
     info: ValueInfo
     prepare: Preprocessing
@@ -267,7 +267,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "index": _list(_object("name version state reason", name=_TEXT, version=_TEXT, state=_TEXT,
                            reason=_TEXT)),
 }
-"""The schemas of JSON responses."""
+"""The schemas of JSON responses, by name."""
 
 
 def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
@@ -282,7 +282,8 @@ def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
 
 
 INFERENCE: dict[str, Any] = {
-    # not described as a parameter: test programs would send it, and report status 504 as a fault
+    # DEADLINE is not listed as a parameter: programs that test a server by its description would
+    # send it, and report status 504 as a fault
     "description": f"The header {DEADLINE} may specify the milliseconds after which the client no "
                    "longer needs the response.",
     "parameters": [{

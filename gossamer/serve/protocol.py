@@ -24,8 +24,9 @@ MOST_JSON_BYTES = 2**24
 """Largest number of bytes of JSON that are parsed: a parsed number needs many times the memory of
 its text."""
 _MOST_MARKS = 2**20
-"""Largest number of opening brackets, opening braces and quotation marks in JSON. It bounds the
-lists, objects and texts: a parsed empty list needs 30 times the memory of its text."""
+"""Largest number of opening brackets, opening braces and quotation marks in JSON. This limit bounds
+the number of lists, objects and strings: a parsed empty list needs 30 times the memory of its
+text."""
 _MOST_TENSORS = 1024
 """Largest number of inputs, and of outputs, in a request."""
 _MOST_ID = 1024
@@ -33,8 +34,8 @@ _MOST_ID = 1024
 _MOST_DIMENSIONS = 32
 """Largest number of dimensions of a tensor in a request."""
 _MOST_SIZE = 2**48
-"""Largest product of a shape's nonzero sizes. The data of an empty tensor do not limit its other
-sizes, and NumPy fails for huge ones."""
+"""Largest product of a shape's nonzero sizes. If a size is 0, the number of values does not limit
+the other sizes, and NumPy fails for huge sizes."""
 _PIECE = 2**14
 """Number of values that are written as JSON at a time."""
 _LEAST_CHARACTERS = {"b": 5, "f": 4}
@@ -55,9 +56,9 @@ class InferRequest:
 
     arrays: the inputs by name.
     id: the client's name for the request, or None.
-    outputs: the names of the requested outputs, and whether each is sent in binary. If the request
-    names no outputs, this is empty, and all outputs are requested.
-    binary: whether outputs that the request does not name are sent in binary.
+    outputs: for each output that the request names, whether it is sent in binary. An empty mapping
+    requests all outputs.
+    binary: whether all outputs are sent in binary if the request names none.
     timeout_us: microseconds after which the client no longer needs the response; None without a
     limit.
     """
@@ -253,7 +254,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
            offset: int) -> tuple[np.ndarray | BinaryTensor, int]:
-    """Return an input's array, and the next input's binary offset.
+    """Return an input's array, and the offset of the next input's binary data.
 
     what: name of the input in messages.
     binary_bytes: number of bytes after the JSON.
@@ -368,10 +369,10 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
 
 
 def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
-    """Raise InputError if a response's JSON must exceed `most` bytes.
+    """Raise InputError if a response's JSON certainly exceeds `most` bytes.
 
-    This check by a lower bound saves the time and memory of written(), which checks the actual
-    length.
+    The check uses a lower bound of the length. It saves the time and memory of written(), which
+    checks the actual length.
     """
     _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
                           for each in tensors if each.numbers is not None), most)
@@ -390,13 +391,14 @@ def _compact(value: Any) -> str:
 def binary_data(array: np.ndarray) -> memoryview:
     """Return the bytes of an output in binary form.
 
-    They are C-contiguous and little-endian. An array that already has this form is not copied.
+    The bytes are in C order and little-endian. An array that is already stored like this is not
+    copied.
     """
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     return flat.view(np.uint8).data
 
 
 def described(info: ValueInfo) -> dict[str, Any]:
-    """Return the protocol's description of an input or output; -1 is a free size."""
+    """Return the protocol's description of an input or output; -1 stands for a dynamic size."""
     return {"name": info.name, "datatype": DATATYPES.get(info.dtype, info.dtype.upper()),
             "shape": [-1 if size is None else size for size in info.shape]}

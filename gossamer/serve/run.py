@@ -32,14 +32,14 @@ _LARGE_BLOCK = 2**22
 _CONNECTIONS = 2**16
 """Largest number of open connections, if the system allows as many."""
 _SWITCH_S = 5e-4
-"""Seconds after which the event loop releases Python's lock to a waiting thread of a batcher. A
-batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as long as
-a short batch. This is a rule of thumb without a measured gain: with the default, the server had the
+"""Seconds after which the event loop releases the GIL to a waiting thread of a batcher. A batcher
+waits for the GIL after each call of the driver, and Python's default of 5 ms is as long as a short
+batch. The value is a rule of thumb without a measured gain: with the default, the server had the
 same throughput."""
 _NEW_OBJECTS = 20_000
-"""Number of new objects after which Python collects garbage. This is a rule of thumb: each request
-leaves only two or three objects in a cycle, but a few requests in progress create more objects than
-Python's default of 700."""
+"""Number of new objects after which Python collects garbage. The value is a rule of thumb: each
+request leaves only two or three objects in reference cycles, but a few requests in progress create
+more new objects than Python's default threshold of 700."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
@@ -55,8 +55,8 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
     _allow_connections()
     _return_memory()
     sys.setswitchinterval(_SWITCH_S)
-    # frozen objects are not collected: a collection of all objects of the networks would delay
-    # responses by 0.1 s
+    # the garbage collector ignores frozen objects: traversing all objects of the networks would
+    # delay responses by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])

@@ -1,7 +1,7 @@
 """Processes that parse and write JSON, and decode pictures.
 
-Parsing holds Python's lock, so that parsing a large body in any thread of the server's own process
-would delay all other requests.
+Parsing holds the GIL: if a thread of the server's own process parsed a large body, all other
+requests would be delayed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Workers:
         Returns its result, or raises its error.
 
         what: description of the task, such as "parsed JSON", for the error if the process ends.
-        is_large: whether the task may need much memory, so that it waits for other such tasks.
+        is_large: whether the task may need much memory; at most _LARGE_AT_ONCE such tasks run at
+        the same time.
         """
         async with self._large if is_large else contextlib.nullcontext():
             pool = self.start()
@@ -65,7 +66,7 @@ class Workers:
                     self.start().submit(function, *arguments, what=what))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that releases Python's lock in another thread."""
+        """Call a function in another thread; the function should release the GIL."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 

@@ -37,7 +37,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         tensors with the same length; later calls may have other batch sizes. The default is the
         example of an ExportedProgram.
     device : str or Device, optional
-        The device; by default the module's device: its GPU, or "host" for the processor.
+        The device; by default the module's device: its GPU, or "host" for the CPU.
     precision : {"fp32", "tf32", "fp16"}, optional
         The lowest precision in which layers may be computed. A layer has less than float32
         precision only if this was measured to be faster. With an effort, the default for a module
@@ -100,8 +100,9 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
     Returns
     -------
     Explanation
-        The algorithm and the device of each layer, the layers with zeros, signs or depthwise
-        convolutions, and the expected time. `print` shows all of this as text.
+        The algorithm and the device of each layer, which layers have zero weights, can be computed
+        on bits or are depthwise convolutions, and the expected time. `print` shows all of this as
+        text.
 
     Raises
     ------

@@ -46,8 +46,8 @@ from gossamer.torch.weights import Watch, Weights
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 """Options that this backend passes to `optimize`."""
 LEAST_OPERATORS = 3
-"""Default number of operators that a part must have: a call of a part costs about as much as three
-of torch's launches."""
+"""Default minimum number of operators in a part: a call of a part costs about as much time as three
+of torch's kernel launches."""
 _MOST_FORMS = 8
 """Largest number of combinations of input shapes and dtypes that gossamer computes per graph."""
 _MANY_CHANGES = 8
@@ -83,7 +83,7 @@ def _nothing_taken(operators: int, error: Exception) -> GraphReport:
 
 
 reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
-"""The reports on the last graphs, the latest last."""
+"""The reports on the most recent graphs, oldest first."""
 
 
 def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
@@ -95,7 +95,7 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     graph_module: the graph.
     example_inputs: the arguments of the graph.
     options: options that torch.compile passes on: precision, effort, budget, tolerance and threads
-    as for `gossamer.optimize`, and least_operators, the number of operators that a part must have.
+    as for `gossamer.optimize`, and least_operators, the minimum number of operators in a part.
     Raises InputError for other options and wrong values.
     """
     chosen = dict(options or {})
@@ -106,7 +106,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
                          f"{did_you_mean(unknown[0], [*_OPTIONS, 'least_operators'])}")
     _check_values(chosen, least)
     if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
-        # Dynamo has no guard for such functions: it would reuse this graph for other functions
+        # Dynamo does not guard on functions that it was told not to trace: if one were replaced by
+        # another, Dynamo would reuse this graph
         error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
@@ -149,7 +150,7 @@ def _check_values(options: Mapping[str, Any], least: Any) -> None:
 
 _lock = threading.Lock()
 _known: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
-"""The plans that are alive, by the content of their graphs and their options."""
+"""The plans that are still referenced, by the contents of their graphs and their options."""
 
 
 def _content(graph: TensorGraph) -> Any:
@@ -201,7 +202,7 @@ class _CompiledGraph:
 class _Plans:
     """The functions that compute a graph.
 
-    There is one for each combination of input dtypes and shapes (without the batch size).
+    There is one function for each combination of input dtypes and shapes (without the batch size).
 
     module: the graph, with weights as attributes.
     effects: the side effects of the graph.
@@ -224,7 +225,7 @@ class _Plans:
         self._lock = threading.RLock()
 
     def function(self, weights: list[Any], tensors: list[Any]) -> Callable[..., Any] | None:
-        """Return the function for a call's weights and inputs; None for torch.
+        """Return the function for a call's weights and inputs; None if torch computes it.
 
         If another thread is making the function, the call waits for it.
         """
@@ -250,15 +251,15 @@ class _Plans:
     def _follow(self, weights: list[Any]) -> None:
         """Update the functions to the weights of a call.
 
-        The functions are made again if a weight is another tensor than before, or has zeros at
-        other positions than a plan requires.
+        The functions are created anew if a weight is a different tensor object than before, or does
+        not have zeros at the positions where a plan requires them.
         """
         with self._lock:
             if not self._watch.change(weights + self._constants.now()):
                 return
             is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
-            # the watch begins before the weights are read, since they may change meanwhile
+            # the watch is created before the weights are read, since they may change meanwhile
             watch = self._watched(weights)
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)

@@ -43,7 +43,11 @@ class InputForm:
         self._count = len(args)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the tensors of a call. Raises InputError if it has another structure."""
+        """Return the tensors of a call.
+
+        Raises InputError if the arguments are nested differently from those of the example, or if a
+        constant has another value.
+        """
         if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
                 [isinstance(arg, torch.Tensor) for arg in args]):
             return args
@@ -67,7 +71,7 @@ class InputForm:
         return [leaves[index] for index in self._places]
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and named arguments with these tensors."""
+        """Return positional and keyword arguments that contain these tensors."""
         leaves = list(self._leaves)
         for index, tensor in zip(self._places, tensors, strict=True):
             leaves[index] = tensor
@@ -115,13 +119,13 @@ class OutputForm:
             pytree.tree_flatten(self.examples[0])[1])
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
-        """Return the network's outputs from a result of this structure."""
+        """Return the network's outputs, extracted from a result of this structure."""
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
         return tuple(tensors[self.slots.index(slot)] for slot in range(self.count))
 
     def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Return the module's result from outputs and inputs."""
+        """Return the module's result, built from the network's outputs and inputs."""
         if self._is_one:
             return outputs[0]
         tensors = iter([outputs[slot] if slot >= 0 else inputs[-1 - slot]

@@ -41,7 +41,7 @@ class Captured:
     """A module as a network, with its outputs for an example.
 
     original: the caller's module.
-    weights, watch: its weights, and a watch that was made before they were read.
+    weights, watch: the module's weights, and a Watch that was created before the weights were read.
     module: the module with folded weights, in float32 if the original is in bfloat16.
     network: the network of the module.
     inputs, outputs: the nesting of tensors in the module's arguments and outputs.
@@ -85,7 +85,7 @@ def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -
     The state of the random generators is restored. Raises InputError and UnsupportedError as
     `optimize` does.
 
-    writes: whether forward may write its inputs and buffers; if so, it runs on copies.
+    writes: whether forward may write its inputs and buffers; if so, forward runs on copies.
     """
     # torch traces in one thread at a time; Dynamo uses the same lock in other threads
     with convert_frame.compile_lock, random_numbers_restored(pytree.tree_leaves(example)):
@@ -138,8 +138,8 @@ def _copy(module: nn.Module) -> nn.Module:
 def module_of(program: Any) -> Any:
     """Return the module of an exported program.
 
-    Other objects are returned unchanged. The module also accepts inputs of other sizes than its
-    example's.
+    The module does not run the program's guards, so that it also accepts inputs of other sizes than
+    the example's. Other objects are returned unchanged.
     """
     if not isinstance(program, torch.export.ExportedProgram):
         return program
@@ -167,7 +167,7 @@ def without_modes(tensors: Sequence[Any]) -> Iterator[None]:
 
 
 def plan_device(captured: Captured, device: str | Device | None) -> Device:
-    """Return the plan's device; the default is the module's.
+    """Return the plan's device; by default the module's device.
 
     Raises InputError if the module is on a GPU and the plan is for another device.
     """
@@ -224,7 +224,7 @@ def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, Input
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Return whether a tensor is NHWC but not NCHW contiguous."""
+    """Return whether a tensor is contiguous in NHWC order, but not in NCHW order."""
     return (tensor.dim() == 4 and not tensor.is_contiguous()
             and tensor.is_contiguous(memory_format=torch.channels_last))
 

@@ -18,9 +18,9 @@ class TensorGraph:
     """A graph of Dynamo as a module with weights.
 
     module: the module, a function of the graph's inputs.
-    weights: for each argument that is a weight, by index, the attribute's name.
-    numbers: for each argument that is a tensor of one number, by index, this number, which is a
-    constant of the module.
+    weights: for each argument that is a weight, the name of its attribute, by the argument's index.
+    numbers: for each argument that is a 0-D tensor read only by item(), its value, by the
+    argument's index. The values are constants of the module.
     inputs: the indices of the arguments that are inputs of the module.
 
     All other arguments are sizes, which the module reads from the shapes of its inputs.
@@ -40,9 +40,9 @@ def target_name(node: fx.Node) -> str:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Convert a graph of Dynamo to a function of its inputs.
 
-    Since torch 2.5, Dynamo passes weights as arguments. They become attributes of the module,
-    because only weights that are known in advance can be packed. An argument that is a size is
-    replaced by the size of a tensor. Raises UnsupportedError if no tensor has this size.
+    Since torch 2.5, Dynamo passes weights as arguments. The weights become attributes of the
+    module, because only weights that are known in advance can be packed. An argument that is a size
+    is replaced by the size of a tensor. Raises UnsupportedError if no tensor has this size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)
@@ -118,7 +118,7 @@ def _item_calls(node: fx.Node, value: Any) -> list[fx.Node]:
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
                     tensors: Sequence[fx.Node]) -> None:
-    """Replace an argument by the size of a tensor."""
+    """Replace an argument that is a size by a node that reads it from a tensor."""
     if node.users:
         symbol = str(node.meta.get("example_value", value))
         source = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(

@@ -1,7 +1,7 @@
 """Finds the side effects of a graph of torch.compile.
 
-These are writes, views of other tensors, random numbers and changes of modes. A graph or an
-operator with such effects is left to torch.
+The side effects are writes in place, results that are views of other tensors, random numbers and
+changes of modes. A graph or an operator with such effects is left to torch.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Effects:
     """The side effects of a graph.
 
     random: names of the nodes that draw random numbers.
-    writes: for each node that writes a value of the graph in place, the names of all nodes with
-    results in the memory of this value; an empty list if the node writes several values.
+    writes: for each node that writes a value of the graph in place, the names of all nodes whose
+    results share memory with this value; an empty list if the node writes several values.
     views: for each node with a result that must share memory with an input or another output, the
-    reason why torch computes it.
+    reason why torch computes the node.
     """
 
     random: set[str] = field(default_factory=set)
@@ -60,9 +60,9 @@ class Effects:
 def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
     """Return the side effects of a graph.
 
-    They are found by a run on fake tensors. Raises UnsupportedError, with the reason, if torch must
-    compute the whole graph: because it writes an input or a buffer, changes a mode of torch, calls
-    a function that may have a state, or cannot run on fake tensors.
+    The graph is run on fake tensors to find them. Raises UnsupportedError, with the reason, if
+    torch must compute the whole graph: because the graph writes an input or a buffer, changes a
+    mode of torch, calls a function that may have a state, or cannot run on fake tensors.
     """
     for node in module.graph.nodes:
         if reason := _foreign_reason(module, node):
@@ -151,7 +151,7 @@ def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool
                             ) -> Iterator[None]:
     """Restore the state of torch's random generators on exit.
 
-    These are the generators of the processor and of the GPUs that hold tensors of `arguments`.
+    The generators are those of the CPU and of the GPUs that hold tensors of `arguments`.
 
     after_errors_only: whether the state is restored only after an error.
     """
@@ -173,7 +173,7 @@ def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool
 class _Run(fx.Interpreter):
     """An execution of a graph on fake tensors.
 
-    refused: why torch must compute the whole graph; "" if it need not.
+    refused: why torch must compute the whole graph; "" if gossamer may compute parts of it.
     random: names of the nodes that draw random numbers.
     writes: for each node that writes a value of the graph, by name, the number of this value's
     storage; 0 if the node writes several values.
@@ -245,7 +245,8 @@ class _Observer(TorchDispatchMode):
 def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
     """Return nodes that torch must compute because of shared memory.
 
-    The results of these nodes share memory with inputs or with other outputs.
+    The results of these nodes share memory with inputs or with other outputs. The result maps the
+    name of each node to the reason.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs = set(output.all_input_nodes)
@@ -310,7 +311,7 @@ def users_state(module: fx.GraphModule) -> str:
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether an operator draws random numbers.
 
-    Attention draws them only with dropout.
+    Attention operators draw random numbers only if they apply dropout.
     """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False

@@ -30,11 +30,12 @@ class ExplainedLayer:
     op: name of its op.
     problem: its problem as text.
     device: name of the device where the layer would run.
-    algorithm: the algorithm that a plan selects without measurements. It is usually the first one
-    that can compute the layer in float32; measurements may find a faster one.
+    algorithm: the algorithm that a plan selects without measurements. This algorithm is usually the
+    first one that can compute the layer in float32; measurements may find a faster one.
     density: the fraction of nonzero weights; None without weights.
-    thin: "depthwise", "zeros", "signs", or "" for none of these.
-    expected_us: microseconds by a cost model.
+    thin: "depthwise", "zeros" (many weights are zero), "signs" (the layer can be computed on bits
+    or trits), or "" for none of these.
+    expected_us: expected time in microseconds, by a cost model.
     """
 
     layer: str

@@ -80,7 +80,7 @@ class Exported:
         model: a model with nodes of the network.
         """
         with warnings.catch_warnings():
-            # these warnings are about the content of ONNX files, and the user has none
+            # these warnings are about the content of ONNX files, and the user has no ONNX file
             warnings.simplefilter("ignore")
             return mark(load(model or self.model), self.interpolations)
 
@@ -100,8 +100,8 @@ class Exported:
     def set_weights(self, module: nn.Module) -> None:
         """Copy the weights of a module to the model.
 
-        The module must have the layers of the exported one. Raises InputError if the module has
-        other weights, or weights of other shapes or dtypes.
+        The module must have the same layers as the exported module. Raises InputError if the module
+        has other weights, or weights of other shapes or dtypes.
         """
         weights = {name: tensor for name, tensor in (
             *module.named_parameters(remove_duplicate=False),
@@ -128,9 +128,10 @@ class Exported:
 
 
 class _Tensors(nn.Module):
-    """A module as a function from tensors to distinct tensors.
+    """A module whose forward takes tensors and returns distinct tensors.
 
-    Inputs that the module returns unchanged are not outputs of the function.
+    The class flattens the nesting of arguments and outputs. Inputs that the wrapped module returns
+    unchanged are not among the outputs.
     """
 
     def __init__(self, module: nn.Module, inputs: InputForm, outputs: OutputForm) -> None:
@@ -206,8 +207,8 @@ def _output_names(outputs: OutputForm) -> list[str]:
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
     """Export a module's program, with free batch sizes if possible.
 
-    Returns the program, whether each input's first size is free, and a reason. The reason says why
-    no size is free; it is "" if some size is.
+    Returns the program, whether the first size of each input is free, and the reason why no size is
+    free ("" if at least one is).
     """
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
@@ -232,7 +233,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
 
 
 def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
-    # torch's CUDA convolutions have a special case for larger batches
+    # the maximum excludes larger batches, for which torch's CUDA convolutions have a special case
     batch = torch.export.Dim("batch", max=65535)
     shapes = tuple({0: batch} if is_free else None for is_free in free)
     with torch.no_grad(), warnings.catch_warnings():
@@ -283,7 +284,8 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
     """Return the network of a program, and the functional program.
 
-    The functional program writes nothing in place; its nodes name the values of the network.
+    The functional program writes nothing in place; its nodes have the names of the network's
+    values.
     """
     # unoptimised: gossamer folds constants with higher accuracy, and weights keep their names
     export = _exporter(_REGISTERING.intersection(sys.modules))
@@ -312,8 +314,8 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
 
     torch.onnx.export builds the table of operators anew in each call, which needs seconds.
 
-    registering: the imported modules of _REGISTERING. The table has their operators, so that each
-    set of modules has a separate table.
+    registering: the imported modules of _REGISTERING. The table contains the operators that these
+    modules register, so that each set of modules has a separate table.
     """
     try:
         from torch.onnx import _constants

@@ -1,8 +1,8 @@
 """Rewrites before and after torch's ONNX export.
 
-Before the export, other operators replace those that the exporter cannot write for all arguments,
-or writes as nodes that crash ONNX Runtime. After the export, Split and Cast replace SplitToSequence
-and CastLike, and interpolations are corrected to compute as torch does.
+Before the export, this module replaces operators that the exporter cannot write for all arguments,
+and operators that it would write as nodes that crash ONNX Runtime. After the export, Split and Cast
+replace SplitToSequence and CastLike, and interpolations are corrected to compute as torch does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
 def decomposed(program: Any) -> Any:
     """Return a program without operators that the exporter may not support.
 
-    The program itself is returned if it has none of them, or if it reads positions of maxima, which
-    the replacements do not compute.
+    The program itself is returned if it has none of these operators, or if it reads the indices of
+    a max pooling, which the replacements do not compute.
     """
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
@@ -82,7 +82,7 @@ def _write_bags(program: Any, node: Any) -> None:
 
 
 def _reads_positions(node: Any) -> bool:
-    """Return whether positions of maxima, a pooling's second result, are read."""
+    """Return whether the second result of a max pooling, the indices, is read."""
     return node.target in _MAXIMA and any(
         reader.args[1] == 1 and reader.users for reader in node.users)
 
@@ -91,7 +91,7 @@ def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]
                        ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute adaptive max pooling, as torch.nn.AdaptiveMaxPool2d does.
 
-    Returns the maxima over output_size windows of the last axes, and zeros instead of the positions
+    Returns the maxima over output_size windows of the last axes, and zeros instead of the indices
     of the maxima.
     """
     y = _over_windows(torch.amax, x, output_size)
@@ -129,8 +129,8 @@ _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
 def make_plain(model: onnx.ModelProto) -> None:
     """Replace SplitToSequence by Split, and CastLike by Cast, in place.
 
-    A SplitToSequence is replaced if its tensors are read one by one, and a CastLike if its type is
-    known.
+    A SplitToSequence is replaced if its tensors are only read by constant indices, each at most
+    once, and a CastLike if its target type is known.
     """
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
@@ -148,8 +148,8 @@ def make_plain(model: onnx.ModelProto) -> None:
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Set the names of a graph's inputs and outputs.
 
-    The exporter names values after torch's functions. Other values with one of the given names are
-    renamed.
+    The exporter names values after torch's functions. If another value already has one of the given
+    names, that value is renamed.
     """
     names: dict[str, str] = {}
     for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
@@ -238,7 +238,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
-    """Return a program's interpolations, by result name."""
+    """Return the sizes of a program's interpolations, by the names of their results."""
     resizes = [node for node in model.graph.node if node.op_type == "Resize"]
     layers = [node for node in program.graph.nodes
               if "upsample_" in str(node.target) and str(node.target).endswith(".vec")]

@@ -1,4 +1,4 @@
-"""Optimises a PyTorch module, and compares the outputs of both modules."""
+"""Optimises a PyTorch module, and compares the outputs with the original module's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     """
     found = captured(module, example_inputs, inputs, writes=follow is not None)
     where = plan_device(found, device)
-    # lower precision is chosen only by measurements, which need an effort
+    # a precision below fp32 is chosen only by measurements, which need an effort
     precision = precision or (found.precision if effort is not None else "fp32")
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
     make = _PlanMaker(found, where, policy)

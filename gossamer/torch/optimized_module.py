@@ -22,11 +22,11 @@ _NHWC = (0, 2, 3, 1)
 
 
 class OptimizedModule(nn.Module):
-    """A fast module that computes an original module by a plan.
+    """A module that computes the outputs of an original module by a plan.
 
-    `gossamer.optimize` returns it. It is called like the original module, with tensors on the same
-    device. It runs on torch's current stream, and computes no gradients. It has no parameters: the
-    weights are packed in the plan, and `update` replaces them.
+    `gossamer.optimize` returns this module. It is called like the original module, with tensors on
+    the same device, runs on torch's current stream, and computes no gradients. An OptimizedModule
+    has no parameters: the weights are packed in the plan, and `update` replaces them.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class OptimizedModule(nn.Module):
     replan : callable
         Function of the old plan and a module that returns a plan with the module's weights.
     followed : tuple of torch.nn.Module, Weights and Watch, optional
-        The module with the weights to follow, these weights, and a Watch that was made before they
-        were read; None if the weights change only by `update`.
+        The module with the weights to follow, these weights, and a Watch that was created before
+        the weights were read; None if the weights change only by `update`.
     permuted : tuple of bool
         For each input, whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
         is called, because the plan cannot distinguish the two orders by the sizes.
@@ -290,7 +290,8 @@ def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
 def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides.
 
-    If the tensor has another shape, the copy has axes in the order of the strides, and is dense.
+    If the tensor does not have the shape `shape`, the copy is dense, with its axes in memory in the
+    order of decreasing strides.
     """
     if tensor.shape == shape:
         for axis, stride in enumerate(strides):

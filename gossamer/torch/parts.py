@@ -113,8 +113,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
     """Return lists of nodes that gossamer may compute as parts.
 
-    Each part can be computed in one call: torch's operators that it reads from run before it, and
-    torch's operators that read its results run after it.
+    Each part can be computed in one call: the operators left to torch whose results the part reads
+    run before the part, and those that read its results run after it.
     """
     stages: dict[fx.Node, int] = {}  # even stages are gossamer's, odd ones are torch's
     constants: set[fx.Node] = set()
@@ -178,7 +178,8 @@ class _Record(fx.Interpreter):
     def is_operator(self, node: fx.Node) -> bool:
         """Return whether a node computes a value.
 
-        Nodes that only read a size, select one of several results, or return their argument do not.
+        Nodes that only read a size, select one of several results, or return their argument do not
+        count as computing a value.
         """
         source = self.values[node.args[0].name] if node.args and isinstance(
             node.args[0], fx.Node) else None
@@ -202,7 +203,7 @@ class _Support:
         self.reasons = dict(left)
 
     def is_taken(self, node: fx.Node) -> bool:
-        """Whether gossamer may compute a node."""
+        """Return whether gossamer may compute a node."""
         if node.name in self.reasons:
             return False
         if not self._record.is_operator(node):
@@ -261,7 +262,7 @@ def _text(value: Any) -> Any:
 def _is_operator(node: fx.Node) -> bool:
     """Return whether a node computes a value.
 
-    Nodes that only read a size or select one of several results do not.
+    Nodes that only read a size or select one of several results do not count as computing a value.
     """
     return (node.op in ("call_function", "call_method", "call_module")
             and node.target is not operator.getitem and target_name(node) not in _SIZES)

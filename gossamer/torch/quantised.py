@@ -18,7 +18,8 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""Names in this module for the first arguments of torch's functions; a dtype may follow."""
+"""For each of torch's functions, this module's names of its first arguments. A dtype may follow
+them."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
 """Names of arguments in this module, by torch's names, if they differ."""
@@ -29,10 +30,10 @@ _OPERATORS = "torch.ao.quantization.fx._decomposed"
 class WithPlainQuantisation(TorchFunctionMode):
     """A mode for the export of quantised modules.
 
-    If integers have a narrower range than their dtype, such as 0 to 127, numbers are clamped before
-    quantisation, because the exporter writes the range of the dtype. Fake quantisation becomes
-    quantisation and dequantisation, because torch exports its operator of fake quantisation for
-    only one batch size.
+    If the quantised range is narrower than that of the dtype, such as 0 to 127, numbers are clamped
+    before quantisation, because the exporter always writes the range of the dtype. Fake
+    quantisation becomes quantisation and dequantisation, because torch exports its operator of fake
+    quantisation for only one batch size.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),

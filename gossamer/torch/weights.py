@@ -71,7 +71,7 @@ class Watch:
     A tensor's version counter counts writes in place, but misses writes through `.data` and by the
     replay of a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
     Such writes are detected only if they change one of the compared elements. A watch keeps the
-    tensors alive, but no module.
+    tensors alive, but not the module.
 
     paths, tensors: the names of the weights, and the weights.
     """
@@ -145,8 +145,8 @@ def _captures(tensors: Sequence[Any]) -> bool:
 def folded(module: nn.Module) -> nn.Module:
     """Return a copy with computed weights as plain parameters.
 
-    These are weights that torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations
-    compute. The module itself is returned if it has none.
+    Computed weights are those that torch.nn.utils.prune, weight_norm, spectral_norm and
+    parametrisations compute. If the module has none, the module itself is returned.
     """
     if not any(_computes_weights(part) for part in module.modules()):
         return module
@@ -176,7 +176,7 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Return the module, or a float32 copy if it has bfloat16.
+    """Return the module, or a float32 copy if it has bfloat16 parameters.
 
     Networks are computed only in float32 and float16.
     """

@@ -32,7 +32,7 @@ threads.
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
                 threads: int) -> CalledContender:
-    """Return ONNX Runtime on all processor cores. Raises AbsentError."""
+    """Return ONNX Runtime on all CPU cores. Raises AbsentError."""
     if kind == TENSORS:
         raise AbsentError("only compared on the host, since it accepts host arrays")
     if precision != "fp32":

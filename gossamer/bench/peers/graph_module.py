@@ -34,8 +34,8 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
     """Return the minimum or maximum of two values.
 
-    One of them may be a number. A number becomes the limit of a clamp, because torch.minimum and
-    torch.maximum accept only tensors.
+    One of the values may be a number. In that case torch.clamp is used, with the number as its
+    limit, because torch.minimum and torch.maximum accept only tensors.
     """
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
@@ -68,7 +68,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _as_number(operator.lt), "less_equal": _as_number(operator.le),
     "greater": _as_number(operator.gt), "greater_equal": _as_number(operator.ge), "where": _where}
-"""The torch functions with the arguments and constants of each expression function.
+"""The torch function for each function of an expression, with the same arguments and constants.
 
 One of two arguments may be a number instead of a tensor.
 """
@@ -77,8 +77,8 @@ One of two arguments may be a number instead of a tensor.
 def graph_module(graph: Graph, batch: int) -> nn.Module:
     """Return a module in evaluation mode that computes a graph.
 
-    It returns the graph's output, or a tuple of its outputs, at this batch size. The module calls
-    torch once for each op and for each step of an expression. Batch norms are folded.
+    The module accepts this batch size, and returns the graph's output, or a tuple of its outputs.
+    It calls torch once for each op and for each step of an expression. Batch norms are folded.
 
     Raises UnsupportedError for an op or attribute that cannot be translated.
     """
@@ -137,7 +137,8 @@ class _Writer:
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
         """Translate an expression with one result.
 
-        known: the expression's inputs, followed by the results of first steps already translated.
+        known: the expression's inputs, followed by the results of its first steps if they are
+        already translated.
         """
         results = list(known)
         if len(expression.outputs) != 1:
@@ -173,8 +174,8 @@ class _Writer:
     def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
         """Return the bias that the first step of an epilogue adds.
 
-        None if the first step is not such an addition, or if a later step needs the result without
-        the bias.
+        None if the first step does not add a constant to the layer's result, or if a later step
+        needs the result without the bias.
         """
         if not expression.steps or expression.steps[0].function != "add":
             return None
@@ -186,7 +187,7 @@ class _Writer:
         return operands[high - 1]
 
     def _operand(self, name: str, channel_axes: int) -> fx.Node:
-        """Return an operand of an epilogue; a constant has one value per channel."""
+        """Return an operand of an epilogue; a constant is reshaped to one value per channel."""
         if not self.is_constant(name):
             return self.value(name)
         return self.call(torch.reshape, self.value(name), (-1, *[1] * channel_axes))

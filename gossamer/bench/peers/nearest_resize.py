@@ -23,9 +23,9 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 
 
 def repetitions(positions: np.ndarray, size: int) -> int | None:
-    """Return the number of repetitions of each of `size` pixels.
+    """Return how many times each of `size` input pixels is repeated.
 
-    None if the pixels are not in order, or are not repeated equally often.
+    None if the output does not contain the pixels in order, each repeated equally often.
     """
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

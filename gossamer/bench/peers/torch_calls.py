@@ -28,7 +28,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 GRAPH = "torch-compile-graph"
-"""The peer with a compiled module that is captured explicitly in one CUDA graph."""
+"""The peer that calls torch.compile and then captures the compiled module in one CUDA graph."""
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
 """The modes passed to torch.compile; None for its default mode."""
 _WARM_UP = 3
@@ -149,7 +149,7 @@ class _Flags:
     """torch's process-wide switches for TF32 and cuDNN's algorithm search.
 
     The switches take effect when cuDNN searches, runs and captures an algorithm, so each call sets
-    the switches that it needs. To save time, they are written only if they change.
+    the switches that it needs. To save time, the switches are written only if their values change.
     """
 
     def __init__(self) -> None:
@@ -192,12 +192,13 @@ FLAGS = _Flags()
 class CapturedRun:
     """A module's execution as a CUDA graph.
 
-    A call accepts the arguments of `run`, but reads only the captured memory.
+    A call accepts the arguments of `run`, but ignores them: the graph reads its input from the
+    memory with which it was captured.
 
     graph: the graph.
     result: the output, overwritten by each execution.
-    run: function that executes the module. It keeps the weights alive, because the graph does not
-    own them.
+    run: function that executes the module. The reference to `run` keeps the weights alive, because
+    the graph does not own them.
     """
 
     graph: torch.cuda.CUDAGraph
