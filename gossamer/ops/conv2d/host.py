@@ -179,8 +179,8 @@ class SparseIm2col(Algorithm):
     If images are small, several are multiplied at a time, because each nonzero weight has a fixed
     cost.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result if all weights
-    that multiply this input for the result are zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"

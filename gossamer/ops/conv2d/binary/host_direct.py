@@ -221,7 +221,7 @@ class Work(NamedTuple):
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct initial accumulators, and for each pixel the index of its row.
 
-    The accumulators are of shape (count, M).
+    The accumulators are (count, M), with channels as columns.
     Pixels whose windows extend equally far beyond the image have equal accumulators.
     """
     first, kinds = [], []

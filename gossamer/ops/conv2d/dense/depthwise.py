@@ -146,7 +146,7 @@ _TILED_SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
 _MAX_TILED_TAPS = 121
 _MAX_VALUES = 80
 """Maximum number of values that a work-item holds in registers: its sums, an input row of its
-window, and a row of taps. With more values, the addresses would not fit into 128 registers, too."""
+window, and a row of taps. With more values, 128 registers would have no room for addresses."""
 _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _MOST_THREADS = 512
@@ -194,8 +194,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Number of channel pairs of a tile; tiles divide the channels as evenly as copies
-        allow."""
+        """Number of channel pairs of a tile, about the same for all tiles."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))

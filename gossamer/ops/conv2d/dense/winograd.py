@@ -226,8 +226,10 @@ def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
 
 def _memory(problem: Conv2dProblem, output: int,
             device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return offset and size in bytes of the transformed input and of the products in the
-    workspace."""
+    """Return the places of the transformed input and of the products in the workspace.
+
+    Each place is (offset, size) in bytes.
+    """
     product = _product(problem, output)
     first = product.inputs[0].nbytes
     offset = -(-first // device.alignment) * device.alignment

@@ -1,1 +1,1 @@
-"""Direct convolution on CPUs, by code generated for the CPU at hand."""
+"""Direct convolution on CPUs, by code generated for this CPU."""

@@ -36,8 +36,8 @@ _CACHE_BYTES = 2**15
 """Size in bytes of the views of a block of input channels, which should fit the L1 cache of a core;
 a rule of thumb for any CPU."""
 _FEWEST_WEIGHTS = 8
-"""Number of nonzero weights of an output channel in a block above which it costs little, in
-comparison, to load and store the sums for each block."""
+"""Minimum number of nonzero weights that an output channel should have in a block, so that loading
+and storing the sums for each block costs little in comparison."""
 _MOST_POSITIONS = 2**16
 """Number of positions that a table can address with 16 bits."""
 _MOST_PIXELS = 2**24
@@ -52,8 +52,8 @@ pays off, a rule of thumb for any CPU."""
 class HostDirect(GeneratedCode):
     """Direct convolution by code generated for this CPU.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result if all weights
-    that multiply this input for the result are zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -158,9 +158,9 @@ class HostDirectDense(HostDirect):
 
 
 def widths_of(row: int) -> list[int]:
-    """Return the lane counts of the two longest vector types, the better one first.
+    """Return the numbers of lanes of the two longest vectors.
 
-    The better type is the one of which a row of pixels leaves fewer lanes unused.
+    The vector that a row of pixels fills better comes first.
     """
     widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
     return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
@@ -224,7 +224,7 @@ class Work(NamedTuple):
 class _Table(NamedTuple):
     """Nonzero weights, by input block, output channels and position.
 
-    positions: for each weight its position in a block's views, where the inputs of a tile begin.
+    positions: the position in a block's views at which a weight's inputs for a tile begin.
     weights: (positions, outputs), the weights of output channels that are computed together.
     starts: (blocks, M / outputs + 1), index of the first position for these output channels.
     """

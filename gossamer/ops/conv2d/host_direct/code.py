@@ -21,8 +21,8 @@ from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
-"""Number of independent accumulators that keep a CPU busy: the latency of an addition is assumed to
-be four cycles. With fewer vectors in a tile, several weights are multiplied at a time."""
+"""Number of accumulators to which a CPU adds concurrently: an addition takes four cycles, and two
+begin in each cycle. With fewer vectors in a tile, several weights are multiplied at a time."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],

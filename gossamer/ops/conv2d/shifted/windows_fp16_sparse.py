@@ -82,8 +82,7 @@ class SparseTile(RunTile):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage: nonzero values, their positions within groups of four, and the
-        header."""
+        """Bytes of a stage: values, their positions in groups of four, and the header."""
         return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:

@@ -77,8 +77,8 @@ class DirectSparse(Algorithm):
 
     Each row of the CSR weights is multiplied by the inputs of a window.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result if all weights
-    that multiply this input for the result are zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -166,8 +166,8 @@ class _Points:
     together. In NCHW, `inner` is always 0.
 
     sizes: number of values of each index.
-    in_x: for each index, the distance in elements by which a step moves the window in x.
-    in_y: for each index, the distance in elements by which a step moves the result in y.
+    in_x: stride of the window in x along each index, in elements.
+    in_y: stride of the result in y along each index, in elements.
     """
 
     sizes: tuple[int, ...]

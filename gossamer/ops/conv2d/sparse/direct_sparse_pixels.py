@@ -193,9 +193,10 @@ class _PixelTables:
 
     "starts" has the first step of each part of each block, followed by the total number of steps.
     "offsets" has, for each column of a step, the bytes from the first vector in shared memory to
-    the column's first vector. "weights" has four registers for each of 32 lanes, for each step,
-    tile and instruction. A step is one instruction in float16, and two instructions of eight
-    columns each in TF32. "channels" has, for each row of a block, the row's output channel, or -1.
+    the column's first vector.
+    "weights" has four registers for each of 32 lanes, for each step, tile and instruction. A step
+    is one instruction in float16, and two instructions of eight columns each in TF32.
+    "channels" has, for each row of a block, the row's output channel, or -1.
     """
 
     divided: PixelTiling

@@ -133,10 +133,8 @@ class OutputPlanes:
     images: number of images of a column.
     linear: True if each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
-    in_x: distances in elements by which a step along planes, rows and columns moves the window in
-    x.
-    in_y: distances in elements by which a step along planes, rows and columns moves the result in
-    y.
+    in_x: strides of the window in x along planes, rows and columns, in elements.
+    in_y: strides of the result in y along planes, rows and columns, in elements.
     """
 
     planes: int

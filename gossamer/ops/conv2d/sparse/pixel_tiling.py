@@ -68,8 +68,10 @@ class PixelTile:
 
     @property
     def sum_fragments(self) -> int:
-        """Number of fragments of sums, of 16 rows and 8 pixels, that each work-group of a cluster
-        adds up."""
+        """Number of fragments of sums that each work-group of a cluster adds up.
+
+        A fragment has 16 rows and 8 pixels.
+        """
         return self.blocks * self.tiles * self.warps_p * self.fragments // self.cluster
 
     @property

@@ -345,7 +345,7 @@ class _BlockCode:
         """Emit a stage's products.
 
         Each k_group, and each prefetch warp, runs one part of the stage's channels. Other warps run
-        all parts; with staggered entries, warps begin with different parts.
+        all parts; without prefetch warps, the warps of a staggered entry begin with its part.
         """
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries

@@ -49,8 +49,8 @@ class DirectSparseCompiled(Algorithm):
     Each nonzero is one multiply-add with the weight as an immediate operand, for one pixel and
     image per work-item.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result if all weights
-    that multiply this input for the result are zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
