@@ -187,8 +187,9 @@ class CoreDevice(abc.ABC):
             Size in bytes.
         purpose : str
             Use of the memory, for the error message.
-        A stream, if only work on this stream uses the memory. The buffer may then be dropped
-        before that work is complete, and on CUDA the memory comes from a pool, which is faster.
+        stream : Any
+            A stream, if only work on this stream uses the memory. The buffer may then be dropped
+            before that work is complete, and on CUDA the memory comes from a pool, which is faster.
 
         Returns
         -------

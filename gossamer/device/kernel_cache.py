@@ -166,8 +166,8 @@ def _intact(path: Path) -> bytes | None:
 def _limit_size(folder: Path, written: int) -> None:
     """Remove the least recently used entries beyond MOST_BYTES.
 
-    The size is checked once per _CHECK_EVERY bytes written. Concurrent processes are
-    safe: they rebuild missing entries.
+    The size is checked once per _CHECK_EVERY bytes written. Concurrent processes are safe: they
+    rebuild missing entries.
     """
     global _unchecked
     with _lock:

@@ -108,9 +108,8 @@ def find(name: str | None = None) -> Device:
     Parameters
     ----------
     name : str, optional
-        Name of the device, such as host, opencl:0 or cuda:1. A missing index means 0. By default,
-        the
-        best device is returned: CUDA, else an OpenCL GPU, else the host.
+        Name of the device, such as host, opencl:0 or cuda:1. A missing index means 0. By
+        default, the best device is returned: CUDA, else an OpenCL GPU, else the host.
 
     Returns
     -------

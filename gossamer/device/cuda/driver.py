@@ -83,8 +83,7 @@ class Current:
     """
 
     _entered = threading.local()
-    """The contexts that each thread has entered, as pairs: handle, and whether the context was
-    pushed.
+    """The contexts that each thread has entered, as pairs (handle, whether it was pushed).
 
     Entering the context that is already current needs no driver call.
     """

@@ -150,9 +150,9 @@ class PointwiseMma(_MmaProduct):
 
 
 class ImplicitGemmMma(_MmaProduct):
-    """Convolution with any filter size on tensor cores in TF32 or float16, with float32 sums.
+    """Convolution on tensor cores in TF32 or float16, except 1x1 without padding.
 
-    TF32 inputs are truncated, not rounded.
+    Sums are float32. TF32 inputs are truncated, not rounded.
     """
 
     name = "implicit_gemm_mma"
