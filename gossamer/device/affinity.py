@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def allowed() -> list[int]:
     """Return the logical processors that this thread may use.
 
-    The list is empty if the operating system cannot bind threads to processors.
+    The list is empty if the operating system cannot bind threads to logical processors.
     """
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 

@@ -310,9 +310,9 @@ class Device(CoreDevice, OtherLibraries):
         key : sequence of str
             Texts that identify everything that the code of the programs depends on.
         generate : callable
-            Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
-            if the disk cache does not contain the kernels; if it can be pickled, one of the
-            `compilers` calls it.
+            Function that returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. The
+            function is called only if the disk cache does not contain the kernels. If the function
+            can be pickled, one of the `compilers` calls it.
 
         Returns
         -------

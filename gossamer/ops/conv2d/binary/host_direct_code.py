@@ -21,7 +21,7 @@ _ALL_BYTES = 0x00FF00FF00FF00FF
 
 @dataclass(frozen=True)
 class Shape:
-    """What the code of a layer depends on.
+    """The properties of a layer on which its generated code depends.
 
     depth: input channels. words: number of words that the channels of a pixel fill, 64 channels
     each; for every one of these words there are `planes` words in memory.

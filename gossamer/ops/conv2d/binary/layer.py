@@ -198,7 +198,7 @@ def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                word_bits: int) -> np.ndarray:
     """Return the signs of the weights as words (M, words of a group, R, S).
 
-    A bit is 1 where the weight is positive; bits of other groups' channels are 0.
+    A bit is 1 if the weight is positive; bits of other groups' channels are 0.
     """
     signs = arrays["weight"] > 0
     groups = np.arange(problem.out_channels) // problem.group_out_channels

@@ -188,7 +188,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
     group_channels = problem.group_out_channels
     out_words = -(-problem.out_channels // word_bits)
-    # where there is only one group, its channels are rounded up to whole words, so that a tile also
+    # if there is only one group, its channels are rounded up to whole words, so that a tile also
     # writes the second half of the last word
     channels = group_channels if problem.groups > 1 else out_words * word_bits
     tiles_m = -(-channels // tile.tile_m) * problem.groups

@@ -37,8 +37,8 @@ _FIND = 0.002
 class WideGemm(Algorithm):
     """Matrix product with one tile per work-item.
 
-    A tile has output pixels and output channels. The kernel is optimised for NHWC, where the
-    channels of a pixel are adjacent; NCHW is supported for the first and the last layers of a
+    A tile is a block of output pixels by output channels. The kernel is optimised for NHWC, where
+    the channels of a pixel are adjacent; NCHW is supported for the first and the last layers of a
     network.
     """
     op = "conv2d"

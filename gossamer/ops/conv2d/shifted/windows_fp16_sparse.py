@@ -183,7 +183,7 @@ def _pairs() -> np.ndarray:
     pairs = np.zeros((16, 2), np.int64)
     for mask in range(16):
         positions = [position for position in range(4) if mask >> position & 1][:2]
-        # tensor cores require two different positions, also where there are fewer nonzeros
+        # tensor cores require two different positions, even if there are fewer nonzeros
         others = [position for position in range(4) if position not in positions]
         pairs[mask] = sorted((positions + others)[:2])
     return pairs

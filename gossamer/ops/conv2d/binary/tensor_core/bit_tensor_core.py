@@ -201,7 +201,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
     """Return a tile's variant that reads words of `word_bits` bits and writes `layout`.
 
-    Run-time operands are in the same layout, or in NHWC where the output is packed.
+    Run-time operands are in the same layout, or in NHWC if the output is packed.
     """
     form = binary_form(problem)
     x, *operands = problem.inputs
