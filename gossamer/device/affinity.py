@@ -1,4 +1,4 @@
-"""The processors on which a thread may run."""
+"""The logical processors on which a thread may run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import contextmanager
 
 
 def allowed() -> list[int]:
-    """Return the processors that this thread may use.
+    """Return the logical processors that this thread may use.
 
-    The list is empty if the operating system cannot bind threads to processors.
+    The list is empty if the operating system cannot bind threads to logical processors.
     """
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
-    """Bind this thread to processors within a `with` block.
+    """Bind this thread to logical processors within a `with` block.
 
     An empty list changes nothing. Without binding, the operating system may schedule several
-    threads on one processor. If one of them then spins while it waits for another, the work takes
-    several times as long.
+    threads on one logical processor. If one of these threads then spins while it waits for another,
+    the work takes several times as long.
     """
     before = allowed()
     if not processors:

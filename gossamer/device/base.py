@@ -20,9 +20,7 @@ __all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "K
 
 
 class CopyingGraph(abc.ABC):
-    """Recorded work that ends with copies to changeable targets.
-
-    The targets are set before a replay.
+    """Recorded work that ends with copies, whose targets are set before a replay.
 
     addresses: the current targets of the copies, as set by `copy_to`.
     """
@@ -42,7 +40,7 @@ class CopyingGraph(abc.ABC):
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph followed by copies that are queued one by one.
+    """A graph followed by copies, which each replay queues one after the other.
 
     graph: the recorded work.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
@@ -74,9 +72,9 @@ class GraphThenCopies(CopyingGraph):
 class Device(CoreDevice, OtherLibraries):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
-    CoreDevice declares the methods that every device implements; the capabilities declared here are
-    optional. A device with a capability overrides the capability's flag and methods. The inherited
-    methods raise a DeviceError, or behave correctly for a device without the capability.
+    CoreDevice declares the methods that every device implements. This class declares the optional
+    capabilities: a device with a capability overrides the capability's flag and methods. The
+    methods of a capability that a device lacks raise a DeviceError, or behave correctly without it.
 
     `Device.limits` contains the numbers and flags that determine which kernels can run.
 
@@ -99,7 +97,7 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def on_processors(self) -> bool:
-        """True if work runs on the host's processors, shared with other programs."""
+        """True if work runs on the host's CPU, shared with other programs."""
         return False
 
     @property
@@ -118,7 +116,7 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels faster than one thread."""
+        """True if several threads build kernels faster than one thread does."""
         return False
 
     @property
@@ -130,8 +128,8 @@ class Device(CoreDevice, OtherLibraries):
     def toolkit(self) -> str:
         """Name and version of the software that affects the speed of kernels.
 
-        An example is a compiler; the driver is not included. The text is part of the key of every
-        stored time. It is empty for a device without such software.
+        An example is a compiler; the driver is not included. This text is part of the key of every
+        stored time. The text is empty for a device without such software.
         """
         return ""
 
@@ -201,7 +199,7 @@ class Device(CoreDevice, OtherLibraries):
         return GraphThenCopies(self, self.capture(work), copies)
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether a stream has no work left, or the device cannot tell.
+        """Return whether all queued work of a stream is complete, or the device cannot tell.
 
         Parameters
         ----------
@@ -211,7 +209,7 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            False while queued work runs or waits.
+            False while queued work runs or waits to run.
         """
         return True
 
@@ -268,7 +266,7 @@ class Device(CoreDevice, OtherLibraries):
         -------
         callable
             A function that replays all executions and returns their total microseconds. If the
-            device measures the time itself, it excludes delays of the calling thread.
+            device itself measures the time, delays of the calling thread are not included.
 
         Raises
         ------
@@ -281,7 +279,7 @@ class Device(CoreDevice, OtherLibraries):
     def side_streams(self, stream: Any, count: int) -> list[Any]:
         """Return streams for work that runs in parallel with a stream.
 
-        The work forks from the stream and joins it again by `wait`.
+        The work forks from the stream and joins it again; both use `wait`.
 
         Parameters
         ----------
@@ -293,8 +291,8 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         list
-            The streams. Later calls for the same stream return the same streams. By default each
-            of them is `stream` itself, which serialises the work.
+            The streams. Later calls for the same stream return the same streams. By default, each
+            of the returned streams is `stream` itself, which serialises the work.
         """
         return [stream] * count
 
@@ -312,9 +310,9 @@ class Device(CoreDevice, OtherLibraries):
         key : sequence of str
             Texts that identify everything that the code of the programs depends on.
         generate : callable
-            Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
-            if the disk cache does not contain the kernels; if it can be pickled, one of the
-            `compilers` calls it.
+            Function that returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. The
+            function is called only if the disk cache does not contain the kernels. If the function
+            can be pickled, one of the `compilers` calls it.
 
         Returns
         -------
@@ -336,7 +334,7 @@ class Device(CoreDevice, OtherLibraries):
         return False
 
     def page_locked(self, nbytes: int) -> np.ndarray:
-        """Allocate host memory that is page-locked where `locks_pages` is true.
+        """Allocate host memory; the memory is page-locked if `locks_pages` is true.
 
         Parameters
         ----------
@@ -356,7 +354,7 @@ class Device(CoreDevice, OtherLibraries):
         return np.empty(nbytes, np.uint8)
 
     def is_page_locked(self, array: np.ndarray) -> bool:
-        """Return whether an array is in page-locked memory of any library.
+        """Return whether an array is in page-locked memory, allocated by any library.
 
         Parameters
         ----------

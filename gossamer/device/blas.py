@@ -12,12 +12,12 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
 _unlimited: list[tuple[LibController, int]] = []
-"""The libraries limited at present, each with its thread count before the first limit."""
+"""The libraries that are limited at present, each with its original thread count."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """The SciPy modules that load SciPy's own BLAS."""
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _limits = 0
-"""Number of active `limited` blocks, in different threads or nested."""
+"""Number of active `limited` blocks, nested or in different threads."""
 
 
 def threads() -> int:
@@ -30,7 +30,7 @@ def threads() -> int:
 
 
 def variables(count: int) -> dict[str, str]:
-    """Return the environment variables that limit BLAS to so many threads in another process."""
+    """Return the environment variables that limit BLAS to `count` threads in another process."""
     return dict.fromkeys(_VARIABLES, str(count))
 
 
@@ -61,7 +61,7 @@ def limited(most: int) -> Iterator[None]:
 
 
 def _libraries() -> tuple[LibController, ...]:
-    """Return the BLAS libraries of NumPy and, if loaded, of SciPy.
+    """Return NumPy's BLAS library and, if loaded, SciPy's.
 
     Each library has its own thread pool.
     """
@@ -72,8 +72,8 @@ def _libraries() -> tuple[LibController, ...]:
 def _loaded(scipy_modules: int) -> tuple[LibController, ...]:
     """Return the loaded BLAS libraries, each as the same object every time.
 
-    scipy_modules: number of imported modules of _OF_SCIPY. It is part of the cache key, so that
-    libraries are searched again after another import. Libraries found earlier are reused.
+    scipy_modules: number of imported modules of _OF_SCIPY. The number is the cache key, so that
+    the search for libraries is repeated after another import. Libraries found earlier are reused.
     """
     before = _loaded(scipy_modules - 1) if scipy_modules else ()
     found = ThreadpoolController().select(user_api="blas").lib_controllers

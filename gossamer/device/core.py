@@ -75,7 +75,7 @@ class Kernel(abc.ABC):
         Registers per thread, if the compiler reports them.
     spill_bytes : int or None
         CUDA local memory per thread in bytes, including spilled registers, if the compiler reports
-        it.
+        this size.
     code_bytes : int or None
         Size of the binary in bytes, if known.
     from_cache : bool
@@ -98,8 +98,8 @@ class CoreDevice(abc.ABC):
     """The methods that every device implements.
 
     For every parameter `stream`, None means the device's default stream. Arguments named `array`
-    must be C-contiguous. Copying a device returns the same device, and pickles contain only its
-    name.
+    must be C-contiguous. Copying a device returns the same device; pickling a device stores only
+    the device's name.
 
     The subclass Device adds optional capabilities.
 
@@ -109,13 +109,13 @@ class CoreDevice(abc.ABC):
         "host", "opencl" or "cuda", the first part of the device's name. Other code must test the
         device's capabilities instead of its api.
     index : int
-        Number of the device among the devices of its api.
+        Index of the device among the devices of its api.
     description : str
         Name of the hardware.
     driver : str
         Name and version of the driver.
     limits : Limits
-        The capabilities of the device.
+        The limits and flags that determine which kernels can run.
     alignment : int
         Required alignment in bytes of the offsets of buffer views.
     """
@@ -138,7 +138,7 @@ class CoreDevice(abc.ABC):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The kind of device; measurements are shared by devices of one kind."""
+        """The kind of device; devices of the same kind share measurements."""
         return self.api, self.description, self.limits.compute_units
 
     @property
@@ -189,7 +189,7 @@ class CoreDevice(abc.ABC):
             Use of the memory, for the error message.
         stream : Any
             A stream, if only work on this stream uses the memory. The buffer may then be dropped
-            before that work is complete, and on CUDA it is allocated faster, from a pool.
+            before that work is complete, and on CUDA the memory comes from a pool, which is faster.
 
         Returns
         -------

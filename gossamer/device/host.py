@@ -1,6 +1,6 @@
-"""The host as a device, and the processors available to this process.
+"""The host as a device, and the logical processors available to this process.
 
-The host runs NumPy. It always works, needs no driver and compiles no kernels.
+The host device runs NumPy. It always works, needs no driver and compiles no kernels.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
 _ALIGNMENT = 64
-"""Alignment of buffers in bytes: a cache line, and the longest vector of x86 processors."""
+"""Alignment of buffers in bytes: a cache line, and the longest vector of x86 CPUs."""
 _GROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use.
+    """Return the number of logical processors that this process may use.
 
-    The number is determined by the affinity of the process and the limit of its container.
+    The affinity of the process and the limit of its container determine this number.
     """
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
@@ -43,7 +43,7 @@ def processors() -> int:
 
 @functools.cache
 def _most_processors() -> int:
-    """Return the container's limit in whole processors, read once per process."""
+    """Return the container's limit in whole logical processors, read once per process."""
     quota = cpu_quota()
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
@@ -100,7 +100,7 @@ def address_of(buffer: Buffer) -> int:
 
 
 def part_of(buffer: Buffer, offset: int, nbytes: int) -> Buffer:
-    """Return a view of a host buffer, which need not be aligned.
+    """Return a view of a host buffer; the view need not be aligned.
 
     Raises DeviceError for memory of another device.
     """
@@ -109,7 +109,7 @@ def part_of(buffer: Buffer, offset: int, nbytes: int) -> Buffer:
 
 
 class HostDevice(Device):
-    """NumPy on this machine. Without streams, all calls are synchronous."""
+    """NumPy on this machine. The host has no streams, so that all calls are synchronous."""
 
     api = "host"
     alignment = _ALIGNMENT
@@ -214,9 +214,9 @@ def _processor_name() -> str:
 
 
 def cpu_quota() -> float:
-    """Return the number of processors allowed by this process's control groups.
+    """Return the number of logical processors allowed by this process's control groups.
 
-    The number may be fractional, for example 1.5. It is infinite if no limit is set or known.
+    The number may be fractional, such as 1.5. It is infinite if no limit is set or known.
     """
     try:
         lines = _GROUPS.read_text().splitlines()
@@ -241,9 +241,9 @@ def _folders(root: Path, path: str) -> Iterator[Path]:
 
 
 def _version_2(folder: Path) -> float:
-    """Return the processor limit of a version 2 control group.
+    """Return the limit of a version 2 control group in logical processors.
 
-    Its file contains the quota and the period: 'max 100000' (no limit) or '150000 100000'.
+    The file cpu.max contains the quota and the period: 'max 100000' (no limit) or '150000 100000'.
     """
     try:
         quota, period = (folder / "cpu.max").read_text().split()
@@ -253,9 +253,9 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Return the processor limit of a version 1 control group.
+    """Return the limit of a version 1 control group in logical processors.
 
-    One file contains the quota (-1 for no limit), another one the period.
+    One file contains the quota (-1 for no limit), and another contains the period.
     """
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())

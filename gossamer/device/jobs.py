@@ -1,4 +1,4 @@
-"""Calls of code generated for host processors."""
+"""Calls of code generated for the host's CPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TASK = ctypes.CFUNCTYPE(
 class Function:
     """A generated function in memory.
 
-    It is called with the address of its arguments, the first task, the end of the tasks, and the
-    address of scratch memory.
+    The function is called with the address of its arguments, the first task, the end of the tasks
+    (exclusive), and the address of scratch memory.
 
     address: address of the code.
     """

@@ -1,4 +1,4 @@
-"""The cache folder and its compiled kernels."""
+"""The cache folder and the compiled kernels in it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from gossamer.io.output_files import atomically_replacing
 MOST_BYTES = 2**30
 """Approximate maximum bytes of compiled kernels on disk.
 
-The least recently used kernels are removed first.
+If there are more, the least recently used kernels are removed first.
 """
 
 PRIVATE = 0o600
 """The permissions of files in the cache folder.
 
-Other users must not be able to write code that runs from there, or to read the names of networks.
+Other users must not be able to write code that is run from there, or to read names of networks.
 """
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
-"""Maximum bytes of kernels kept in memory because they could not be written.
+"""Maximum bytes of kernels that are kept in memory because they could not be written to disk.
 
-The least recently used kernels are removed first.
+If there are more, the least recently used kernels are removed first.
 """
 _CHECK_EVERY = 2**24
-"""Bytes that a process writes between two checks of the folder's size. A rule of thumb."""
+"""Bytes that a process writes between two checks of the folder's size; a rule of thumb."""
 _ABANDONED_SECONDS = 3600
 """Age in seconds at which a partially written file is removed, since its writer must have died."""
 _warned: set[Path] = set()
@@ -47,7 +47,7 @@ _lock = threading.Lock()
 def cache_folder() -> Path:
     """Return the cache folder.
 
-    This is $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else ~/.cache/gossamer.
+    The folder is $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else ~/.cache/gossamer.
     """
     if folder := os.environ.get("GOSSAMER_CACHE"):
         return Path(folder)
@@ -94,9 +94,9 @@ def warn_unwritable(folder: Path, reason: str) -> None:
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]:
-    """Return the bytes of a key, and whether they came from the cache.
+    """Return the bytes stored for a key, and whether they came from the cache.
 
-    If the key is not stored or its entry is damaged, build() creates the bytes. They are then
+    If the key is not stored or its entry is damaged, build() creates the bytes. The new bytes are
     stored on disk or, if the folder cannot be written, in the memory of this process.
     """
     data = stored(key)
@@ -108,7 +108,7 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]
 
 
 def stored(key: Sequence[str]) -> bytes | None:
-    """Return the stored bytes of a key; None without an intact entry."""
+    """Return the bytes stored for a key; None if there is no intact entry."""
     name = _name(key)
     data = _intact(cache_folder() / "kernels" / name)
     return _unwritten_entry(name) if data is None else data
@@ -190,7 +190,7 @@ def _limit_size(folder: Path, written: int) -> None:
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
     """Yield the last use, size and path of each entry.
 
-    Partially written files of processes that died are removed.
+    Partially written files of processes that have died are removed.
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):

@@ -12,7 +12,7 @@ class Limits:
     Attributes
     ----------
     compute_units : int
-        Number of OpenCL compute units, CUDA multiprocessors or host processors.
+        Number of OpenCL compute units, CUDA multiprocessors or logical processors of the host.
     memory_bytes : int
         Bytes of the device's memory.
     shared_bytes : int
@@ -21,12 +21,12 @@ class Limits:
         Bytes of shared memory that a work-group can use if its kernel opts in to more than CUDA's
         default limit.
     work_group_size : int
-        Largest number of work-items in a work-group.
+        Maximum number of work-items in a work-group.
     subgroup_size : int
         Number of work-items that execute in lockstep (a warp); 1 if unknown.
     sure_work_group_size : int
         Number of work-items per work-group that the device allows for every kernel. For some
-        kernels an OpenCL device allows fewer than `work_group_size`, but reports this only after
+        kernels, an OpenCL device allows fewer than `work_group_size`, but reports this only after
         the kernel is built.
     cache_bytes : int
         Bytes of the cache shared by all compute units; 0 if unknown.
@@ -37,10 +37,10 @@ class Limits:
         sm_80).
     wgmma : bool
         Whether the device supports the instruction wgmma, with which four warps together multiply
-        operands in shared memory. Only sm_90 supports it.
+        operands from shared memory. Only sm_90 supports it.
     cluster : int
-        Largest number of work-groups in a cluster, which can access one another's shared memory; 1
-        if the device does not support clusters.
+        Maximum number of work-groups in a cluster, which can access one another's shared memory;
+        1 if the device does not support clusters.
     float64 : bool
         Whether kernels can compute in double precision.
     """

@@ -51,12 +51,13 @@ Measured: 6.5 to 7.1 on the host of an H200. On slower or faster hosts, the expe
 kernels are wrong by the difference.
 """
 _WAITS = 10
-"""Number of times that waiting for an empty stream is measured; the minimum counts.
+"""Number of times that the wait for an empty stream is measured; the minimum is used.
 
 A rule of thumb.
 """
 _LEAST_SHARE = 0.1
-"""The smallest share of a wall-clock time left after subtracting the wait for an empty stream.
+"""Minimum fraction of a wall-clock time that is left after the wait for an empty stream is
+subtracted.
 
 A rule of thumb.
 """
@@ -92,7 +93,7 @@ class OpenCLDevice(Device):
         if handle.single_fp_config & exact_division:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
         if self.is_simulator:
-            # Oclgrind computes vectors of comparisons wrongly; only optimised code contains them
+            # Oclgrind computes vector comparisons wrongly; only optimised code contains them
             self._options.append("-cl-opt-disable")
 
     @property
@@ -114,8 +115,8 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            # without the lock, two threads could build the same kernel, and a thread without the
-            # lock would release one of the two kernels
+            # without the lock, two threads could build the same kernel; the redundant kernel would
+            # then be released by a thread that does not hold the lock
             with self._calls:
                 kernel = self._kernels.get(source) or self._kernels.setdefault(
                     source, self._build(source))
@@ -124,13 +125,13 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build, and PyOpenCL turns it into a warning
+            # some drivers write a log for every build, which PyOpenCL turns into a warning
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the traceback refer to the program, which must be released under
-                # the lock
+                # the frames of the traceback refer to the program, which must be released while the
+                # lock is held
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
@@ -142,7 +143,7 @@ class OpenCLDevice(Device):
         Raises cl.Error if the driver cannot build it.
         """
         program = cl.Program(self._context, text)
-        # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
+        # drivers cache builds themselves; PyOpenCL's cache fails if the home folder is read-only
         program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
         return OpenCLKernel(source, program, self.handle, self._calls)
 
@@ -216,8 +217,8 @@ class OpenCLDevice(Device):
                         local_size: tuple[int, ...]) -> Command:
         """Return a command that launches a kernel with its current arguments.
 
-        On GPUs the launches recorded for plans create no events, because NVIDIA's driver takes 1.5
-        times as long to queue a launch with an event.
+        On GPUs, the launches recorded for plans create no events: NVIDIA's driver takes 1.5 times
+        as long to queue a launch with an event.
         """
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
             return LaunchWithoutEvent(kernel, global_size, local_size)
@@ -251,11 +252,11 @@ class OpenCLDevice(Device):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time of some work in microseconds.
 
-        The time is measured by the host's clock on GPUs, and by events on other devices. GPUs run
-        short kernels faster than drivers queue them, so a short kernel costs the time to queue it.
-        Events need a stream with profiling, on which NVIDIA's driver takes twice as long to queue a
-        kernel as on the streams of plans. On a GPU, events would therefore measure longer times
-        than kernels need in a plan.
+        On GPUs the time is measured by the host's clock, on other devices by events. GPUs run short
+        kernels faster than drivers queue them, so that the time of a short kernel is the time to
+        queue it. Events need a stream with profiling, on which NVIDIA's driver takes twice as long
+        to queue a kernel as on the streams of plans. On a GPU, events would therefore measure
+        longer times than kernels need in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)
@@ -273,7 +274,7 @@ class OpenCLDevice(Device):
 
     @cached_property
     def _waiting_us(self) -> float:
-        """Microseconds that waiting for an empty stream takes."""
+        """Microseconds that a wait for an empty stream takes."""
         def once() -> float:
             markers = Owner([], self._calls)
             start = time.perf_counter()
@@ -286,7 +287,7 @@ class OpenCLDevice(Device):
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
         """Return the time between the first and the last command of the work.
 
-        If another library queues the commands, their events are unknown, and the time is measured
+        If another library queues the commands, their events are unknown; the time is then measured
         between markers before and after the work.
         """
         queue = self._timing_queue
@@ -349,7 +350,7 @@ class OpenCLDevice(Device):
                     raise self._failed(what, error) from None
                 if index in timed:
                     self._timed.events.append(event)
-                # release an event that is not kept while the lock is held
+                # an event that is not kept must be released while the lock is held
                 del event
 
     @property

@@ -22,7 +22,7 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 
 _SURE_WORK_GROUP_SIZE = 256
-"""Work-items per work-group that OpenCL drivers allow for every kernel of gossamer."""
+"""Number of work-items per work-group that OpenCL drivers allow for every kernel of gossamer."""
 
 _NVIDIA_CALLS = threading.RLock()
 """The lock for calls of NVIDIA's driver.
@@ -59,7 +59,7 @@ def drivers() -> list[str]:
 def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
     """Return the lock to hold during each call of a device's driver.
 
-    It does nothing for drivers that support concurrent calls.
+    For drivers that support concurrent calls, the result is a context manager that does nothing.
     """
     return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
@@ -102,10 +102,10 @@ def limits_of(handle: cl.Device) -> Limits:
 
 
 class Owner:
-    """Owner of driver objects that releases them under the driver's lock.
+    """Owner of driver objects, which releases the objects under the driver's lock.
 
-    It holds the only references to the objects; dropping the last reference makes the driver
-    release an object.
+    The owner holds the only references to its objects: the driver releases an object when the last
+    reference is dropped.
 
     calls: the lock for calls of the driver.
     """
@@ -138,7 +138,7 @@ class OpenCLMemory:
     def starting_at(self, offset: int) -> cl.Buffer:
         """Return the sub-buffer from an offset to the end of the allocation.
 
-        All buffers with this offset share it.
+        All buffers with the same offset share this sub-buffer.
         """
         if offset == 0:
             return self._whole
@@ -148,7 +148,7 @@ class OpenCLMemory:
             return self._parts[offset]
 
     def __del__(self) -> None:
-        # release explicitly: other references may keep the objects alive
+        # release explicitly: other references may keep the Python objects alive
         with self._calls:
             while self._parts:
                 self._parts.popitem()[1].release()
@@ -168,7 +168,7 @@ class OpenCLBuffer(Buffer):
 
     @property
     def handle(self) -> cl.Buffer:
-        """The OpenCL memory object at this buffer's first byte, which may be longer."""
+        """The OpenCL memory object that begins at this buffer's first byte; it may be longer."""
         # OpenCL does not allow a sub-buffer that begins at the end of the allocation
         return self._memory.starting_at(self.offset if self.nbytes else 0)
 
@@ -218,7 +218,7 @@ Command = Callable[[cl.CommandQueue], cl.Event | None]
 def _enqueue_function() -> Callable[..., int] | None:
     """Return clEnqueueNDRangeKernel of the library that PyOpenCL is linked with.
 
-    None if the function cannot be found.
+    The result is None if the function cannot be found.
     """
     try:
         return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
@@ -227,7 +227,8 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's function that queues a kernel. PyOpenCL's wrapper creates an event for each launch."""
+"""OpenCL's function that queues a kernel; unlike PyOpenCL's wrapper, it need not create an
+event."""
 
 
 class LaunchError(Exception):
@@ -237,7 +238,7 @@ class LaunchError(Exception):
 class LaunchWithoutEvent:
     """A command that launches a kernel without creating an event.
 
-    kernel: a kernel object whose arguments must not change any more.
+    kernel: a kernel object whose arguments are not changed any more.
     global_size, local_size: work-items of the launch and of a work-group in each dimension.
     """
 
@@ -268,7 +269,7 @@ class LaunchWithoutEvent:
 class OpenCLGraph:
     """Recorded commands; calling the graph queues all of them again.
 
-    Kernel arguments are not set again, which would take most of the time of a launch.
+    Kernel arguments are not set again, because that would take most of the time of a launch.
     """
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],

@@ -32,7 +32,7 @@ class DeviceArray(Protocol):
 class OtherLibraries(abc.ABC):
     """Capabilities of devices that share memory with other libraries.
 
-    The inherited methods raise a DeviceError, for devices without these capabilities.
+    The inherited methods raise a DeviceError; devices with these capabilities override the methods.
     """
 
     @property
@@ -44,8 +44,8 @@ class OtherLibraries(abc.ABC):
     def runs_cuda_libraries(self) -> bool:
         """True if CUDA libraries can use the device's memory and streams.
 
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
-        `stream_handle`, `current`, `keep` and `wrap`.
+        Examples of CUDA libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need
+        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 
@@ -77,7 +77,7 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         context manager
-            It affects only the calling thread.
+            The context manager affects only the calling thread.
 
         Raises
         ------
@@ -89,8 +89,8 @@ class OtherLibraries(abc.ABC):
     def keep(self, *objects: Any) -> None:
         """Keep objects alive as long as the graph being recorded.
 
-        Launches and copies already do this for their arguments. The call does nothing if the
-        calling thread is not recording a graph.
+        Launches and copies already keep their arguments alive. The call does nothing if the calling
+        thread is not recording a graph.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_cuda("its memory has no addresses")
 
     def holds(self, array: Any) -> bool:
-        """Return whether another library's array is on such a device.
+        """Return whether another library's array is on a device that can share its memory.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class OtherLibraries(abc.ABC):
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
         """Convert another library's array without a copy. Requires `holds`.
 
-        The returned array shares the memory and keeps it alive. Later work of the stream waits for
+        The returned array shares the memory and keeps it alive. Later work of `stream` waits for
         pending work on the array.
 
         Parameters

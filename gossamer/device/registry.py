@@ -30,7 +30,7 @@ ALL = "all"
 class _DeviceProbe:
     """A device that is opened and checked on first use.
 
-    preferred: whether `find` may return the device if no name is given.
+    preferred: whether `find` may return the device if the caller gives no name.
     """
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],
@@ -84,8 +84,8 @@ _lock = threading.Lock()
 _candidates: dict[str, list[_DeviceProbe]] = {}
 """The devices by API.
 
-An API is searched for devices on first use, so that a program that computes on the host loads no
-CUDA or OpenCL libraries.
+The devices of an API are searched for on first use of the API, so that a program that computes on
+the host loads no CUDA or OpenCL libraries.
 """
 
 
@@ -108,8 +108,8 @@ def find(name: str | None = None) -> Device:
     Parameters
     ----------
     name : str, optional
-        Name of the device, such as host, opencl:0 or cuda:1. Without an index, the index is 0. By
-        default the best device is returned: CUDA, else an OpenCL GPU, else the host.
+        Name of the device, such as host, opencl:0 or cuda:1. A missing index means 0. By
+        default, the best device is returned: CUDA, else an OpenCL GPU, else the host.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
     Returns
     -------
     bool
-        True for "cuda:all", a text with commas, a list and a tuple.
+        True for "cuda:all", a string with commas, a list or a tuple.
     """
     if isinstance(device, str):
         return "," in device or device.strip().lower().endswith(f":{ALL}")
@@ -166,7 +166,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Parameters
     ----------
     devices : str or sequence of str or Device
-        A sequence of names or devices, or one text of names separated by commas. "cuda:all" means
+        A sequence of names or devices, or one string of names separated by commas. "cuda:all" means
         every usable CUDA device. A device may occur twice.
 
     Returns

@@ -19,12 +19,12 @@ from gossamer.hashed_once import HashedOnce
 
 _PACKAGE = Path(__file__).parents[1]
 INCLUDE_ROOTS = (Path(__file__).parent / "include", _PACKAGE)
-"""The folders searched for included headers, after the folder of the including file.
+"""The folders that are searched for included headers, after the folder of the including file.
 
 compile_flags.txt lists the same folders for clangd.
 """
 DIALECT = INCLUDE_ROOTS[0] / "dialect" / "common.h"
-"""The header that makes a source valid in both OpenCL C and CUDA C++."""
+"""The header that makes a source valid both as OpenCL C and as CUDA C++."""
 _EARLY_BEGIN = INCLUDE_ROOTS[0] / "ptx" / "griddepcontrol.h"
 _INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]+"([^"]+)"')
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -44,8 +44,8 @@ class KernelSource(HashedOnce):
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
         The oldest and the newest CUDA architecture for which tests build the kernel. Devices build
-        it for their own architecture. Kernels with instructions specific to sm_90a must specify
-        ("sm_90a", "sm_90a").
+        the kernel for their own architecture. Kernels with instructions specific to sm_90a must
+        specify ("sm_90a", "sm_90a").
     dynamic_shared : bool
         Whether the kernel has a DYNAMIC_SHARED array. In OpenCL, DYNAMIC_SHARED_PARAMETER declares
         this array as the last parameter of the kernel.
@@ -111,9 +111,9 @@ class KernelSource(HashedOnce):
     def text(self) -> str:
         """Return the full translation unit: macros, headers and the kernel's file.
 
-        The text of each header replaces the header's first `#include`. `#line` directives make
-        compilers and profilers report the original file and line. File names are relative to the
-        folder that contains the package.
+        The text of each header replaces the first `#include` of this header. `#line` directives
+        make compilers and profilers report the original file and line. File names are relative to
+        the folder that contains the package.
 
         Returns
         -------
@@ -172,8 +172,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header is expanded only at its first #include; a condition there could hide it
-                # from later files that include it
+                # a header is expanded only at its first #include; a condition around this #include
+                # could hide the header from files that include it later
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)
@@ -210,7 +210,7 @@ def _one_line(text: str) -> str:
 
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink", "gossamer.device.native")
-"""Prefixes of modules that count as sources of the modules that import them."""
+"""Prefixes of the modules that count as sources of a module that imports them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
@@ -218,8 +218,8 @@ _LIBRARIES = {
     "scipy": ("scipy",),
     "llvmlite": ("llvmlite",),
 }
-"""Modules that algorithms call, and the packages that contain their code."""
-# regular expressions, because Python's parser takes ten times as long
+"""Modules of libraries that algorithms call, and the packages that contain the libraries' code."""
+# regular expressions are used, because Python's parser takes ten times as long
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
                      r"|import[ \t]+([^\n]*))", re.M)
 _STRING = re.compile(r"""["']([\w.]+)["']""")
@@ -228,8 +228,8 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Return the files and package versions that determine a module's behaviour.
 
-    The files are the module, its transitive imports among _FOLLOWED, the kernels named in these
-    modules, and the headers of the kernels and of the dialect. The packages are those of _LIBRARIES
+    The files are the module, its transitive imports among _FOLLOWED, the kernels that these modules
+    name, and the headers of the kernels and of the dialect. The packages are those of _LIBRARIES
     that these modules name.
     """
     files = set(files_of(DIALECT))
@@ -264,8 +264,8 @@ def source_hash(module: str) -> str:
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
     """Return the kernels, modules and packages that a module names.
 
-    The kernels include their headers, the modules are restricted to _FOLLOWED, and the packages
-    are mapped to their versions.
+    The kernels include their headers, the modules are only those of _FOLLOWED, and the packages are
+    returned with their versions.
     """
     kernels: list[Path] = []
     modules: list[Path] = []

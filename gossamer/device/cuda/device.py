@@ -41,16 +41,13 @@ __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", 
 _HERE = 3
 """Maximum number of kernels that this process compiles concurrently, in addition to `compilers`.
 
-A rule of thumb: within one process NVRTC parses only one kernel at a time. Parsing takes about 20
-of the 150 milliseconds of a compilation, so with many threads most of them wait.
+A rule of thumb: within one process, NVRTC parses only one kernel at a time. Parsing takes about 20
+of the 150 milliseconds of a compilation, so that with many threads most of them would wait.
 """
 
 
 class CudaDevice(DriverDevice):
-    """An NVIDIA GPU, used through its primary context.
-
-    torch, cupy and jax share this context.
-
+    """An NVIDIA GPU, used through its primary context, which torch, cupy and jax use, too.
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
     integer handle of a stream. None means a stream that belongs to the device.
@@ -139,8 +136,9 @@ class CudaDevice(DriverDevice):
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
         """Return the kernels of the programs, from the disk cache if possible.
 
-        Otherwise one of the `compilers` generates and assembles them. Without `compilers`, this
-        process generates the programs and assembles them concurrently, each in a new process.
+        If the cache lacks the kernels, one of the `compilers` generates and assembles the programs.
+        Without `compilers`, this process generates the programs and assembles them concurrently,
+        each in a new process.
         """
         def build() -> bytes:
             return self._elsewhere(nvjitlink.assembled, generate, self.architecture,
@@ -351,7 +349,7 @@ class CudaDevice(DriverDevice):
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
         """Return side streams of a stream.
 
-        While this thread records a graph, they are side streams of the recording.
+        While this thread records a graph, the result is side streams that only the recording uses.
         """
         side = self._recorder.side_streams or self._side
         return side.side_streams_of(self.stream_handle(stream), count)
@@ -393,7 +391,7 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Record work as a graph that keeps its buffers and kernels alive.
+        """Record work as a graph, which keeps its buffers and kernels alive.
 
         `work` is called with a stream that belongs to the calling thread.
         """

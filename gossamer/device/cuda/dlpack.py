@@ -94,7 +94,7 @@ class CudaArray:
     def _open_stream(self) -> Any:
         """Return the stream that fills the array, if it is still open.
 
-        If its owner has closed it, wait for its work and return the device's default stream.
+        If the stream has been closed, wait for its work and return the device's default stream.
         """
         device = self.buffer.device
         if not device.is_closed(self.stream):
@@ -109,7 +109,7 @@ class CudaArray:
 class _DLPackOnly:
     """A wrapper that exposes only the DLPack interface of an array.
 
-    It keeps StridedMemoryView from using other interfaces of the array.
+    StridedMemoryView then cannot use other interfaces of the array.
     """
 
     def __init__(self, array: Any) -> None:
@@ -186,7 +186,7 @@ def like(array: Any, result: CudaArray) -> Any:
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the stream's handle, and destroys the stream with the stream object:
+        # cupy passes only the stream's handle, and the stream is destroyed with its stream object:
         # keep the object alive with the buffer
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)

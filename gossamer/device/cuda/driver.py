@@ -66,10 +66,10 @@ class DriverDevice(Device):
             raise device_error(f"{self.name} failed {what}", error) from None
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Make a driver call, and retry with the device's context if it fails.
+        """Make a driver call, and retry it in the device's context if it fails.
 
-        A call fails in a thread with no current context, or with that of another device. To save
-        time, the context is made current only for the second attempt.
+        A call fails in a thread whose current context is missing or belongs to another device. To
+        save time, the device's context is made current only for the second attempt.
         """
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
@@ -79,13 +79,13 @@ class DriverDevice(Device):
 class Current:
     """A context manager that makes a device's context current.
 
-    On exit it restores the previous context of the thread, which another library may have set.
+    On exit, the thread's previous context, which another library may have set, is restored.
     """
 
     _entered = threading.local()
-    """The contexts that each thread has entered, as pairs: its handle, and whether it was pushed.
+    """The contexts that each thread has entered, as pairs (handle, whether it was pushed).
 
-    Entering the current context again needs no driver call.
+    Entering the context that is already current needs no driver call.
     """
 
     def __init__(self, context: driver.CUcontext) -> None:
@@ -108,7 +108,7 @@ class Current:
 def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> None:
     """Make a driver call that frees a resource, and ignore errors.
 
-    The driver may have failed before, or been shut down at exit.
+    Errors are expected if an earlier call failed fatally, or if the driver was shut down at exit.
     """
     try:
         with device.current():

@@ -55,11 +55,11 @@ class CudaGraph:
 class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies to changeable targets.
 
-    Targets are set in the instantiated graph. New targets do not affect replays launched before.
-    The driver does not allow a target to change between memory of a pool and other memory; the
-    graph is then instantiated again.
+    The targets are set in the instantiated graph, so that new targets do not affect replays that
+    were launched before. The driver does not allow a target to change between memory of a pool and
+    other memory; in that case the graph is instantiated again.
 
-    steps: the recorded work; the caller destroys this graph afterwards.
+    steps: the recorded work; the caller destroys this CUDA graph afterwards.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
     used_objects: buffers and kernels that the work uses.
     """
@@ -132,10 +132,11 @@ class _Capture:
     """The state of one recording while a thread captures work.
 
     stream: stream that captures the work; nothing is executed on it.
-    side_streams: side streams used only by this recording. Other threads may use the device's own
-    side streams, and their work would be captured too.
+    side_streams: side streams used only by this recording. The device's own side streams may be
+    used by other threads, whose work would then be captured, too.
     used_objects: buffers and kernels that the graph must keep alive.
-    begins_early: whether the graph has a kernel that may begin before the previous kernel ended.
+    begins_early: whether the graph has a kernel that may begin before the previous kernel has
+    ended.
     """
 
     stream: CudaStream
@@ -147,10 +148,9 @@ class _Capture:
 _TOGETHER = 10
 """Number of executions that are captured together if kernels may begin early.
 
-All of them except the first may begin before the previous one has ended. A rule of thumb: larger
-numbers make recording slower.
+All of these executions except the first may begin before the previous one has ended. The number is
+a rule of thumb: larger numbers make recording slower.
 """
-
 
 class Recorder:
     """Recorder of graphs on a device; several threads may record concurrently."""
@@ -192,8 +192,8 @@ class Recorder:
 
         stream: default stream of replays.
         events: empty, or two events to record before the first and after the last execution.
-        as_in_plan: whether kernels that may begin early do so in nine of ten executions. Otherwise
-        each execution waits for the previous one.
+        as_in_plan: whether kernels that may begin early do so. They then do in nine of ten
+        executions; otherwise each execution waits for the previous one.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -235,8 +235,8 @@ class Recorder:
     def _stream_of_thread(self) -> CudaStream:
         """Return the capture stream of the calling thread.
 
-        It lives as long as the thread, because vendor libraries may reuse the stream of their
-        previous call.
+        The stream lives as long as the thread, because vendor libraries may reuse the stream of
+        their previous call.
         """
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
@@ -268,8 +268,8 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
     """Add repeated child graphs to a graph, in sequence.
 
-    A child that is repeated N >= 4 times is added in groups of about sqrt(N), which needs only
-    about 2 sqrt(N) driver calls.
+    A child that is repeated N >= 4 times is added in groups of about sqrt(N), so that only about
+    2 sqrt(N) driver calls are needed.
 
     parts: pairs of a child graph and its number of repetitions.
     events: empty, or two events to record before the first and after the last child.

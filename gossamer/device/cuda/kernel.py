@@ -18,7 +18,7 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
 _STATIC_SHARED_BYTES = 48 * 1024
-"""Default limit of the shared memory of a kernel in bytes."""
+"""Maximum shared memory of a kernel in bytes, unless the limit is raised."""
 _MOST_PORTABLE = 8
 """Largest cluster size, in work-groups, that all devices with clusters support."""
 
@@ -35,8 +35,8 @@ _FORMATS: dict[type, str] = {
 class _Packer:
     """The memory block that holds the arguments of a kernel.
 
-    A launch copies the block, so a thread can reuse it for all launches with the same argument
-    types.
+    A launch copies the block, so that a thread can reuse the block for all launches with the same
+    argument types.
 
     address: address of the array of pointers to the arguments, as cuLaunchKernel expects it.
     """
@@ -99,8 +99,9 @@ class CudaKernel(Kernel):
     def _known_parameters(self) -> list[tuple[int, int]]:
         """Return the offset and the size of each parameter.
 
-        The driver reveals the number of parameters only by an error for the first invalid index.
-        compute-sanitizer reports this error unless it is run with `--report-api-errors no`.
+        The driver does not report the number of parameters: it returns an error for the first
+        invalid index. compute-sanitizer reports this error, too, unless run with
+        `--report-api-errors no`.
         """
         parameters: list[tuple[int, int]] = []
         while True:
@@ -110,7 +111,7 @@ class CudaKernel(Kernel):
             parameters.append((int(offset), int(size)))
 
     def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
-        """Raise DeviceError if the kernel's parameters have other offsets or sizes."""
+        """Raise DeviceError if the offsets or sizes of arguments differ from the parameters'."""
         parameters = self._parameters
         if len(parameters) != len(arguments):
             raise DeviceError(f"{self.name} expects {len(parameters)} arguments, "
@@ -167,7 +168,7 @@ def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads
 
 def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
-    """Return the configuration of a launch that may overlap the previous one."""
+    """Return the configuration of a launch that may begin before the previous one has ended."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

@@ -40,9 +40,9 @@ class CudaBuffer(Buffer):
     def used_on(self, stream: Any) -> None:
         """Record that later work of a stream may use the memory.
 
-        Memory of a StreamAllocation is freed after the work of all recorded streams. A stream
-        passed as an object is kept alive. If only its handle is passed, the stream must live as
-        long as the memory.
+        Memory of a StreamAllocation is freed after the work of all recorded streams. A stream that
+        is passed as an object is kept alive. If only the handle is passed, the caller has to keep
+        the stream alive as long as the memory.
         """
         owner = self.owner
         while isinstance(owner, CudaBuffer):
@@ -52,7 +52,7 @@ class CudaBuffer(Buffer):
 
 
 class Allocation:
-    """An owner of device memory, which is freed with this object."""
+    """An owner of device memory; the memory is freed when this object is deleted."""
 
     def __init__(self, device: DriverDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)
@@ -87,8 +87,8 @@ class MemoryPool:
 def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
     """Return page-locked host memory.
 
-    It is freed when the last array that uses it is deleted. Raises DriverError if the driver
-    cannot lock this much memory.
+    The memory is freed when the last array that uses it is deleted. Raises DriverError if the
+    driver cannot lock this much memory.
     """
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
@@ -107,7 +107,7 @@ def is_page_locked(array: np.ndarray) -> bool:
 
 
 class StreamAllocation:
-    """Pool memory, freed after the work of all streams that use it."""
+    """An owner of pool memory; the memory is freed after the work of all streams that use it."""
 
     def __init__(self, device: DriverDevice, address: int, stream: Any) -> None:
         self._device = device
@@ -118,7 +118,7 @@ class StreamAllocation:
     def used_on(self, stream: Any) -> None:
         """Record that later work of a stream may use the memory; see `CudaBuffer.used_on`."""
         handle = self._device.stream_handle(stream) or LEGACY_STREAM
-        # a stream object replaces a bare handle, because it keeps the stream alive
+        # a stream object replaces a bare handle, because the object keeps the stream alive
         if handle not in self._streams or not isinstance(stream, int):
             self._streams[handle] = stream
 
@@ -126,10 +126,10 @@ class StreamAllocation:
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
     """Free pool memory after the queued work of all its streams.
 
-    A single open stream frees the memory itself. Otherwise the device's default stream waits for
-    all streams and then frees the memory; this includes a single closed stream, since its handle is
-    no longer valid. The waits are queued here instead of in `used_on`, because other libraries
-    queue work on an array only after they have received it.
+    If there is only one stream and it is open, the memory is freed on this stream. With several
+    streams, or if the only stream has been closed so that its handle is invalid, the default stream
+    waits for all of them and the memory is freed there. The waits are queued here instead of in
+    `used_on`, because other libraries queue work on an array only after they have received it.
     """
     freeing, *others = streams
     if others or device.is_closed(streams[freeing]):

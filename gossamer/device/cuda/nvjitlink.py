@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
-    """Return the key of the cubins of some programs in the kernel cache.
+    """Return the kernel-cache key of the cubins of some programs.
 
     programs: texts that identify the programs; see `Device.assemble`.
     """
@@ -35,8 +35,8 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
     """Return the cubin of a program for an architecture such as sm_90, and the assembler's report.
 
-    apart: whether to assemble in a new process, which takes 0.2 seconds to start: within one
-    process nvJitLink assembles only one program at a time.
+    apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
+    process, nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.
     """
     text = _heading(architecture) + program.text
@@ -46,7 +46,7 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
               ) -> list[bytes]:
-    """Assemble programs at the same time, each in a process of its own, and return the cubins.
+    """Assemble programs concurrently, each in a separate process, and return the cubins.
 
     one_here: whether to assemble the first program in this process instead.
     Raises CompileError with the assembler's log.
@@ -60,15 +60,17 @@ def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bo
 
 def assembled(generate: Callable[[], Sequence[PtxProgram]], architecture: str,
               one_here: bool) -> bytes:
-    """Return the cubins of generated programs as one entry of the kernel cache. one_here: as in
-    build_all()."""
+    """Return the cubins of generated programs as one entry of the kernel cache.
+
+    one_here: see build_all().
+    """
     programs = generate()
     return cubins.joined([program.name for program in programs],
                          build_all(programs, architecture, one_here=one_here))
 
 
 def _heading(architecture: str) -> str:
-    """Return the lines with which a PTX text begins."""
+    """Return the header lines of a PTX module."""
     number = int("".join(filter(str.isdigit, architecture)))
     version = "8.0" if number <= 90 else "9.0"
     return f".version {version}\n.target {architecture}\n.address_size 64\n"
@@ -104,7 +106,7 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # the process imports from the folders of this one; -P keeps it from adding its working folder
+    # the new process imports from this process's folders; -P keeps its working folder out of them
     folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
@@ -125,8 +127,11 @@ def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
 
 
 def _work() -> None:
-    """Assemble the pickled PTX text and options from standard input, and write the pickled result,
-    or the text of an error, to standard output."""
+    """Assemble pickled PTX from standard input and write the pickled result to standard output.
+
+    The input is the PTX text and the options; the result is the cubin and the log, or the text of
+    an error.
+    """
     result: tuple[bytes, str] | str
     try:
         result = link(*pickle.load(sys.stdin.buffer))

@@ -48,15 +48,15 @@ def version() -> str:
 
 
 def key(source: KernelSource, architecture: str) -> tuple[str, ...]:
-    """Return the key of a kernel's cubin in the kernel cache."""
+    """Return the kernel-cache key of a kernel's cubin."""
     return source.text(), source.function, OPTIONS, architecture, version()
 
 
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
     """Compile a kernel to a cubin, and return it with the assembler's report.
 
-    Division and square root are rounded according to IEEE 754, denormals are preserved, and
-    multiplications followed by additions are contracted to FMA instructions.
+    Division and square root are rounded according to IEEE 754, denormals are preserved, and a
+    multiplication followed by an addition is contracted to an FMA instruction.
 
     architecture: for example sm_90.
     Raises CompileError with the compiler's log.

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 
 class Bits(int):
-    """A 32-bit float literal, given by its bits."""
+    """A float32 literal, given by its bits."""
 
 
 class Address(NamedTuple):
-    """A memory operand: the address in a register plus an offset in bytes."""
+    """A memory operand: a base register or variable, plus an offset in bytes."""
 
     base: str
     offset: int = 0
@@ -25,10 +25,10 @@ or a vector of registers."""
 
 
 class Instruction(NamedTuple):
-    """An instruction. An instruction named "label" defines the label that is its operand.
+    """An instruction, or a label: with the name "label", it defines the label that is its operand.
 
     guard: the predicate register on which the instruction depends, or "" for none. The instruction
-    executes where the register is true, or where it is false if the guard begins with "!".
+    executes if the register is true, or, if the guard begins with "!", if the register is false.
     """
 
     name: str
@@ -49,8 +49,10 @@ class Code:
         self._labels = 0
 
     def register(self, kind: str) -> str:
-        """Return the name of a new register of a kind: p (predicate), h, r, q (16, 32, 64 bits) or
-        f (float32)."""
+        """Return the name of a new register.
+
+        kind: p (predicate), h, r, q (16, 32, 64 bits) or f (float32).
+        """
         self._counts[kind] += 1
         return f"{kind}{self._counts[kind] - 1}"
 
@@ -64,7 +66,7 @@ class Code:
         self.instructions.append(Instruction(name, operands, guard))
 
     def place(self, label: str) -> None:
-        """Define a label at the present end of the code."""
+        """Define a label at the current end of the code."""
         self.instructions.append(Instruction("label", (label,)))
 
     def get(self, name: str, kind: str, *operands: Operand, guard: str = "") -> str:
@@ -76,7 +78,8 @@ class Code:
     def divided(self, number: str, by: int) -> tuple[str, str]:
         """Append a division by a constant, and return the registers of quotient and remainder.
 
-        The division is written as a multiplication, into which the assembler would not turn it.
+        Emits a multiplication by the reciprocal, because ptxas does not optimise divisions by
+        constants.
 
         number: register with a number below 2^31.
         """
@@ -92,18 +95,19 @@ class Code:
         return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
 
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
-        """Append a jump.
+        """Append a branch.
 
-        when: guard of the jump; see Instruction.
-        uniform: whether either all work-items of a warp jump or none.
+        when: guard of the branch; see Instruction.
+        uniform: whether the branch is uniform: all lanes of a warp take it or none does.
         """
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:
-        """Append jumps that lead to one of the targets, chosen by the number in a register.
+        """Append branches that lead to one of the targets, chosen by the number in a register.
 
-        index: the register. All work-items of a warp must have the same number in it.
-        first: the number that leads to the first target; the next number leads to the second.
+        index: the register. All lanes of a warp must have the same number in this register.
+        first: the number that leads to the first target; the next number leads to the second, and
+        so on.
         """
         if len(targets) == 1:
             self.jump(targets[0])
@@ -116,7 +120,7 @@ class Code:
         self.dispatch(index, targets[middle:], first + middle)
 
     def text(self) -> str:
-        """Return the declarations of the registers and the instructions, each on a line."""
+        """Return the declarations of the registers and the instructions, one per line."""
         declared = [f".reg .{_TYPES[kind]} {kind}<{count}>;"
                     for kind, count in self._counts.items()]
         return "\n".join([*declared, *map(_line, self.instructions)])
@@ -134,11 +138,11 @@ def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
            blocks_per_unit: int) -> PtxProgram:
     """Return a kernel whose parameters are pointers.
 
-    Its code may use the array `shared_memory`, whose size is given with each launch.
+    The code may use the array `shared_memory`, whose size is given with each launch.
 
     work_group: number of work-items in a work-group.
-    blocks_per_unit: number of work-groups that must fit on a multiprocessor at once; it bounds the
-    registers of a work-item.
+    blocks_per_unit: number of work-groups that must fit on a multiprocessor at once, which bounds
+    the registers of a work-item.
     """
     declarations = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
     return PtxProgram(name, f""".extern .shared .align 16 .b8 shared_memory[];

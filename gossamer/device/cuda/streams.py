@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from gossamer.device.cuda.driver import DriverDevice, check, quietly
 
 LEGACY_STREAM = 1
-"""CUDA's handle of the legacy default stream; the handle 0 means the same stream."""
+"""CUDA's handle of the legacy default stream; the handle 0 stands for the same stream."""
 
 _MOST_MAIN_STREAMS = 32
 """Maximum number of main streams whose side streams are cached. A rule of thumb."""
@@ -36,7 +36,7 @@ class CudaStream:
 class SideStreams:
     """Side streams that run work in parallel with each main stream.
 
-    They are cached for later launches, because creating a stream takes time.
+    Side streams are kept for later launches, because creating a stream takes time.
 
     make: function that creates a stream.
     """
@@ -54,15 +54,15 @@ class SideStreams:
             while len(streams) < count:
                 streams.append(self._make())
             while len(self._by_main_stream) > _MOST_MAIN_STREAMS:
-                # safe: the driver destroys a stream only after its pending work
+                # safe: the driver completes a stream's pending work before it destroys the stream
                 self._by_main_stream.popitem(last=False)
             return streams[:count]
 
 
 class EventPair:
-    """Two events, before and after timed work, destroyed with this object.
+    """Two events, one before and one after timed work, destroyed with this object.
 
-    The device's context must be current while the object is created and used.
+    The device's context must be current while the pair is created and used.
     """
 
     def __init__(self, device: DriverDevice) -> None:

@@ -1,1 +1,1 @@
-"""Machine code that is generated for this processor, and threads that run it."""
+"""Machine code that is generated for this CPU, and threads that run it."""

@@ -1,4 +1,4 @@
-"""Loops, vectors and element-wise arithmetic in LLVM's assembly language."""
+"""Loops, vectors and element-wise arithmetic as LLVM IR."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ FLOAT, BYTE, INT32, INT64, POINTER = (
 _CONTRACT = ("contract",)
 _LEAST_POWER, _LOG2_E, _ROUNDING = -87.33654, 1.44269504, 1.5 * 2**23
 _LN_2 = (0.693359375, -2.12194440e-4)
-"""The logarithm of 2 in two parts; the first has few bits, so that its products are exact."""
+"""The natural logarithm of 2 in two parts; the first has few bits, so that its products are
+exact."""
 _POWERS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
            5.0000001201e-1, 1.0, 1.0)
-"""Coefficients of the polynomial for e to the power of a number around 0, highest power first."""
+"""Coefficients of a polynomial that approximates e**x for x around 0, highest power first."""
 
 
 class Code:
@@ -27,7 +28,7 @@ class Code:
 
     module: the module.
     parameters: the types of the function's parameters.
-    internal: whether only the module's other functions call it.
+    internal: whether the function is called only by other functions of the module.
 
     Attributes: `arguments`, the values of the parameters, and `builder`, llvmlite's IRBuilder.
     """
@@ -47,9 +48,9 @@ class Code:
         return self.builder.gep(pointer, [integer(offset)], source_etype=BYTE)
 
     def load(self, kind: ir.Type, pointer: Any, offset: Any = 0, aligned: bool = False) -> Any:
-        """Return the value or vector at an offset in bytes.
+        """Load the value or vector at an offset in bytes.
 
-        aligned: whether the address of a vector is a multiple of its size.
+        aligned: whether the address of the vector is a multiple of the vector's size.
         """
         value = self.builder.load(self.at(pointer, offset), typ=kind)
         lanes = getattr(kind, "count", 1) if aligned else 1
@@ -57,41 +58,41 @@ class Code:
         return value
 
     def store(self, value: Any, pointer: Any, offset: Any) -> None:
-        """Store a number, or an aligned vector, at an offset.
+        """Store a number, or an aligned vector, at an offset in bytes.
 
-        The address of a vector is a multiple of its size.
+        The address of a vector must be a multiple of the vector's size.
         """
         self.builder.store(value, self.at(pointer, offset)).align = 4 * getattr(
             value.type, "count", 1)
 
     def short(self, pointer: Any, number: Any) -> Any:
-        """Return an element of a uint16 array as 64 bits."""
+        """Load an element of a uint16 array, extended to 64 bits."""
         address = self.at(pointer, self.builder.mul(number, integer(2)))
         value = self.builder.load(address, typ=ir.IntType(16))
         value.align = 2
         return self.builder.zext(value, INT64)
 
     def index(self, pointer: Any, number: Any) -> Any:
-        """Return an element of a uint32 array as 64 bits."""
+        """Load an element of a uint32 array, extended to 64 bits."""
         offset = self.builder.mul(number, integer(4))
         return self.builder.zext(self.load(INT32, pointer, offset), INT64)
 
     def splat(self, value: Any, lanes: int) -> Any:
-        """Return a vector with one value in all lanes."""
+        """Return a vector with the same value in all lanes."""
         none = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         one = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(
             one, none, ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z, fused if the processor supports that."""
+        """Return x * y + z, as a fused multiply-add if the CPU supports that."""
         return self.builder.fadd(self.builder.fmul(x, y, flags=_CONTRACT), z, flags=_CONTRACT)
 
     def exponential(self, x: Any) -> Any:
-        """Return e to the power of nonpositive numbers.
+        """Return e**x for a vector of nonpositive numbers.
 
-        The polynomial is that of S. Moshier's Cephes library. The result is 0 if it would be below
-        the smallest normal number.
+        The polynomial is that of S. Moshier's Cephes library. Results below the smallest normal
+        number are 0.
         """
         b, kind = self.builder, x.type
         bits = ir.VectorType(INT32, kind.count)
@@ -102,7 +103,7 @@ class Code:
         low = all_of(_LEAST_POWER)
         tiny = b.fcmp_ordered("<", x, low)
         inside = b.select(tiny, low, x)
-        # after the addition the last bits of the number are the integer
+        # after this addition, the last bits of the sum are the rounded exponent
         rounded = self.multiply_add(inside, all_of(_LOG2_E), all_of(_ROUNDING))
         exponent = b.fsub(rounded, all_of(_ROUNDING))
         for part in _LN_2:
@@ -116,11 +117,11 @@ class Code:
 
     def fold(self, size: int, lanes: int, fill: float, source: Any,
              make: Callable[[Any, Any, Any, int], Any], first: Any) -> Any:
-        """Return a fold over the vectors of a row.
+        """Return the result of folding a row, one vector at a time.
 
-        size: numbers in the row. fill: value of the unused lanes of the last vector.
-        make: returns the next value from a value, a vector, its byte offset in the row, and its
-        number of lanes in the row. first: the first value.
+        size: number of elements of the row. fill: value of the unused lanes of the last vector.
+        make: function that returns the next result from the result so far, a vector, the vector's
+        byte offset in the row, and its number of valid lanes. first: the initial value.
         """
         whole, rest = size // lanes * lanes, size % lanes
         with self.loop(0, whole, lanes, [first]) as step:
@@ -134,22 +135,23 @@ class Code:
         return make(step.values[0], filled, integer(4 * whole), rest)
 
     def reduce_lanes(self, combine: Callable[..., Any], values: Any) -> Any:
-        """Return the lanes of a vector, combined one after another."""
+        """Return the lanes of a vector, combined with a function one after another."""
         lanes = [self.builder.extract_element(values, ir.Constant(INT32, lane))
                  for lane in range(values.type.count)]
         return functools.reduce(functools.partial(combine, self.builder), lanes)
 
     def load_first(self, pointer: Any, offset: Any, lanes: int, valid: int,
                    aligned: bool = False) -> Any:
-        """Return a vector of which only the first lanes are read; the others are 0."""
+        """Load only the first `valid` lanes of a vector; the other lanes are 0."""
         if valid == lanes:
             return self.load(vector(lanes), pointer, offset, aligned)
         return self._masked(self.at(pointer, offset), _mask(lanes, valid))
 
     def load_within(self, row: Any, start: int, lanes: int, width: int) -> Any:
-        """Return the vector at number `start` of a row.
+        """Load the vector that starts at element `start` of a row.
 
-        Lanes outside of the row are 0. row: address of the row. width: numbers in the row.
+        Lanes outside of the row are 0. row: address of the row. width: number of elements of the
+        row.
         """
         inside = [0 <= start + lane < width for lane in range(lanes)]
         if not any(inside):
@@ -160,7 +162,7 @@ class Code:
             ir.VectorType(ir.IntType(1), lanes), list(map(int, inside))))
 
     def _masked(self, pointer: Any, mask: Any) -> Any:
-        """Return a vector of which only the lanes of a mask are read; the others are 0."""
+        """Load only those lanes of a vector that are set in a mask; the other lanes are 0."""
         kind = vector(mask.type.count)
         read = self._intrinsic("load", kind.count, kind, [POINTER, INT32, mask.type, kind])
         return self.builder.call(read, [pointer, ir.Constant(INT32, 4), mask,
@@ -168,15 +170,15 @@ class Code:
 
     def strided(self, source: Any, first: Any, begin: int, stride: int, width: int, lanes: int,
                 valid: int) -> Any:
-        """Return every stride-th number of a row as a vector.
+        """Load every stride-th element of a row as a vector.
 
         Lanes outside of the row are 0.
 
-        source: address of the number in lane 0 of the first vector, which may be outside of the
-        row.
-        first: the position of this number in the row, which may be below 0.
-        begin: lanes before this vector. valid: lanes that may be in the row.
-        width: numbers in the row.
+        source: address of the element in lane 0 of the row's first vector; the element may be
+        outside of the row.
+        first: the position of this element in the row, which may be negative.
+        begin: number of lanes before this vector. valid: number of lanes that may be in the row.
+        width: number of elements of the row.
         """
         b, wide = self.builder, ir.VectorType(INT64, lanes)
         none, zero = ir.Constant(wide, ir.Undefined), ir.Constant(vector(lanes), [0.0] * lanes)
@@ -208,7 +210,7 @@ class Code:
         return b.call(gather, [pointers, ir.Constant(INT32, 4), mask, zero])
 
     def store_first(self, value: Any, pointer: Any, offset: Any, lanes: int, valid: int) -> None:
-        """Store the first lanes of a vector."""
+        """Store only the first `valid` lanes of a vector."""
         if valid == lanes:
             self.builder.store(value, self.at(pointer, offset)).align = 4
             return
@@ -226,10 +228,11 @@ class Code:
     @contextmanager
     def loop(self, start: Any, end: Any, step: int = 1, carried: Sequence[Any] = ()
              ) -> Iterator[Loop]:
-        """Emit a loop over start, start + step... below end; the `with` block is its body.
+        """Emit a loop over start, start + step, ... below `end`; the `with` block emits its body.
 
-        carried: first values of loop-carried variables: the block reads `loop.values`, and assigns
-        those of the next iteration to `loop.next`. After the block `loop.values` are the last ones.
+        carried: initial values of loop-carried variables. The block reads `loop.values` and assigns
+        the values for the next iteration to `loop.next`. After the block, `loop.values` are the
+        final ones.
         """
         b = self.builder
         head, body, done = (self.function.append_basic_block(name)
@@ -254,7 +257,7 @@ class Code:
 
     def where(self, condition: Any, make: Callable[[], Sequence[Any]],
               otherwise: Sequence[Any]) -> list[Any]:
-        """Return `make`'s values under a condition, else `otherwise`."""
+        """Emit a branch; return `make`'s values if the condition is true, else `otherwise`."""
         b = self.builder
         then, after = (self.function.append_basic_block(name) for name in ("then", "after"))
         before = b.block
@@ -273,10 +276,10 @@ class Code:
 
     def by_size(self, number: Any, total: int, size: int,
                 make: Callable[[int], Sequence[Any]]) -> None:
-        """Emit `make`'s code for the size of a part.
+        """Emit `make`'s code for the size of part `number` of a range.
 
-        It is part `number` of a range that is divided into parts of one size. The last one may be
-        smaller.
+        The range of `total` elements is divided into parts of `size` elements; the last part may be
+        smaller. `make` is called with each size that occurs.
         """
         whole, rest = divmod(total, size)
         if whole and rest:
@@ -287,7 +290,7 @@ class Code:
             make(size if whole else rest)
 
     def evaluate(self, expression: Expression, values: Sequence[Any], lanes: int) -> Any:
-        """Return the only output of an expression of vectors."""
+        """Return the first output of an expression of vectors."""
         return self.evaluate_all(expression, values, lanes)[0]
 
     def evaluate_all(self, expression: Expression, values: Sequence[Any], lanes: int
@@ -315,14 +318,14 @@ def integer(value: Any) -> Any:
 
 
 def vector(lanes: int) -> ir.VectorType:
-    """Return the type of a vector of float32 numbers."""
+    """Return the type of a vector of float32 elements."""
     return ir.VectorType(FLOAT, lanes)
 
 
 def unsupported(expression: Expression, outputs: int = 1) -> str | None:
     """Return why an expression cannot be emitted, or None.
 
-    outputs: largest number of outputs.
+    outputs: maximum number of outputs.
     """
     if len(expression.outputs) > outputs:
         return "has an epilogue with two outputs"
@@ -340,7 +343,7 @@ def _filled(like: Any, value: float) -> ir.Constant:
 
 
 def _at_least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
-    """Return the greater of x and a number that is not NaN; a NaN in x is kept."""
+    """Return the maximum of x and `low`, which is not NaN; a NaN in x is kept."""
     return b.select(b.fcmp_ordered("<", x, low), low, x)
 
 
@@ -349,9 +352,9 @@ def _at_most(b: ir.IRBuilder, x: Any, high: Any) -> Any:
 
 
 def _either(comparison: str) -> Callable[..., Any]:
-    """Return a function that chooses between two values.
+    """Return a function that emits the minimum or maximum of two values.
 
-    It returns NaN if one is NaN.
+    The result is NaN if either value is NaN.
     """
     def choose(b: ir.IRBuilder, x: Any, y: Any) -> Any:
         chosen = b.select(b.fcmp_ordered(comparison, x, y), x, y)
@@ -403,4 +406,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         b.fcmp_unordered("!=", condition, _filled(condition, 0.0)), x, y),
     "constant": lambda b, value: value,
 }
-"""Functions of expressions that take a few instructions."""
+"""The functions of expressions that can be emitted, which take a few instructions each."""

@@ -1,4 +1,4 @@
-"""Calls of generated code, whose tasks are shared by threads."""
+"""Calls of generated code, whose tasks several threads share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SOURCE = Path(__file__).with_name("threads.ll")
 _LINE = 64
 """Bytes of a cache line."""
 _ROUNDS = 2000
-"""Rounds for which a thread spins, some 20 to 100 microseconds: longer than the time between two
-steps of a plan, and too short to matter to other programs."""
+"""Number of rounds for which an idle thread spins, some 20 to 100 microseconds: longer than the
+time between two steps of a plan, and too short to matter to other programs."""
 _X86 = ("202", "llvm.x86.sse2.pause()", "32832", """
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
@@ -54,15 +54,15 @@ define internal void @set.control(i64 %value) {
 }
 """)
 _MACHINES = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
-"""By machine: the number of the system call futex, a hint that a loop spins, the bits of the
-floating-point control register by which denormal numbers are 0, and functions that read and set the
-register."""
+"""For each machine: the number of the system call futex, the instruction that tells the CPU that a
+loop spins, the bits of the floating-point control register that flush denormal numbers to 0, and
+functions that read and set this register."""
 
 
 class Jobs:
-    """Jobs that run one after another, each by several threads.
+    """Jobs that run one after another; the tasks of each are shared by several threads.
 
-    threads: largest number of threads, including the caller's.
+    threads: maximum number of threads, including the calling thread.
     """
 
     def __init__(self, jobs: Sequence[Job], threads: int) -> None:
@@ -81,8 +81,8 @@ class Jobs:
     def run(self, stream: object = None) -> None:
         """Run the jobs.
 
-        Only this thread is used while the others run other jobs. The host has no streams, so that
-        `stream` is ignored.
+        If the pool's threads are busy with other jobs, the calling thread runs the jobs alone.
+        `stream` is ignored, because the host has no streams.
         """
         pool = _pool(self._threads)
         if pool is None or not pool.lock.acquire(blocking=False):
@@ -95,10 +95,10 @@ class Jobs:
 
 
 class _Pool:
-    """Threads that wait for jobs without the interpreter's lock.
+    """Threads that wait for jobs without holding Python's GIL.
 
-    shared: address of the memory that announces jobs to them.
-    lock: held by the caller whose jobs run.
+    shared: address of the memory through which jobs are announced to the threads.
+    lock: held by the caller whose jobs are running.
     """
 
     def __init__(self, count: int) -> None:
@@ -118,9 +118,9 @@ _making = threading.Lock()
 
 
 def _pool(count: int) -> _Pool | None:
-    """Return `count` threads, which later calls share.
+    """Return a pool of `count` threads, which later calls share.
 
-    None for one thread, and if this system has no futex.
+    The result is None for one thread, and on systems without futexes.
     """
     if count <= 1 or sys.platform != "linux":
         return None
@@ -140,7 +140,7 @@ def _function(name: str) -> Function:
 
 
 def source(machine: str, system: str) -> str:
-    """Return the module for a machine, without futexes if necessary."""
+    """Return the module for a machine as LLVM IR, without futexes on systems that lack them."""
     number, pause, flushing, control = _MACHINES[machine]
     text = _SOURCE.read_text() + control
     if system != "linux":
@@ -151,6 +151,6 @@ def source(machine: str, system: str) -> str:
     return text.replace("PAUSE", pause).replace("FUTEX", number).replace("FLUSHING", flushing)
 
 
-# the threads of a process are not those of its fork
+# a forked child has none of its parent's threads
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)

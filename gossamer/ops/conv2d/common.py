@@ -30,14 +30,14 @@ def sizes_of(kind: type[Sizes], variant: Variant) -> Sizes:
 
 
 def without_tensor_cores(problem: Conv2dProblem, device: Device) -> str | None:
-    """Return why tensor cores cannot compute a problem in float16 or TF32; None where they can."""
+    """Return why tensor cores cannot compute a problem in float16 or TF32; None if they can."""
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
     return cannot_compile(problem, device)
 
 
 def window_macros(problem: Conv2dProblem) -> dict[str, int]:
-    """Return the macros of kernels that are compiled for one window."""
+    """Return the macros that fix filter size, stride and dilation when a kernel is compiled."""
     return {"KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
             "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
             "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1]}
@@ -60,7 +60,7 @@ def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
 
 
 def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
-    """Return weights in panels of neighbouring output channels.
+    """Return weights in panels of adjacent output channels.
 
     The result is (groups, blocks, taps, depth, lanes).
 
@@ -75,7 +75,7 @@ def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
 
 
 def channels_in_memory(spec: TensorSpec) -> int:
-    """Return the channels of a pixel in memory, including those of other tensors."""
+    """Return the number of channels of a pixel in memory, including those of other tensors."""
     return spec.shape[1] + sum(spec.format.other_channels)
 
 
@@ -85,8 +85,8 @@ def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np
     Entry k holds the offset in x from a window's first pixel, and the position within the window as
     row << 16 | column.
 
-    channels_last: True where k runs over (r, s, c): the row and the column of the tap, and the
-    input channel within the group. False where k runs over (c, r, s).
+    channels_last: True if k runs over (r, s, c): the row and the column of the tap, and the
+    input channel within the group. False if k runs over (c, r, s).
     """
     _, x_channel, x_row, x_column = x.strides
     c, r, s = np.meshgrid(np.arange(problem.group_channels), *map(np.arange, problem.kernel),

@@ -19,19 +19,19 @@ from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
 """Number of floats of one block of padded input channels. The number is a rule of thumb: a block,
-its sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache,
-blocks only take longer."""
+its sums and its scratch array should fit the L2 cache of a core. If they do not fit, only speed
+suffers."""
 _ROW_FLOATS = 512
-"""Minimum number of output pixels of a product, a rule of thumb for any processor. With fewer
-pixels, the overhead of a nonzero weight exceeds its arithmetic; with many more, the im2col matrix
-would not stay in the caches."""
+"""Minimum number of output pixels of a product, a rule of thumb for any CPU. With fewer pixels, the
+fixed cost of a nonzero weight exceeds its arithmetic; with many more, the im2col matrix would not
+stay in the caches."""
 
 
 class HostIm2col(Algorithm):
     """Product of the weights and the im2col matrix by BLAS.
 
-    Each image and group is one product. The matrix has a row for each input channel and tap and a
-    column for each output pixel. A pointwise convolution multiplies the input itself.
+    Each image and group is one product. The im2col matrix has a row for each input channel and tap,
+    and a column for each output pixel. A pointwise convolution multiplies the input itself.
     """
 
     op = "conv2d"
@@ -87,12 +87,13 @@ class HostIm2col(Algorithm):
 class HostDepthwise(Algorithm):
     """Depthwise convolution as a sum over taps.
 
-    The weight of each tap is multiplied with a whole padded channel of an image, shifted by the
-    tap. Channels are computed in blocks that fit a cache.
+    For each tap, a whole padded channel of an image, shifted by the tap, is multiplied by the tap's
+    weight. Channels are computed in blocks that fit a cache.
 
     Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
-    inner loop runs over the whole channel. The few sums that straddle two rows are dropped at the
-    end. With a stride above 1, a channel is first split by its rows and columns modulo the stride.
+    inner loop runs over the whole channel. The few sums whose windows straddle two rows are dropped
+    at the end. With a stride above 1, a channel is first split by its rows and columns modulo the
+    stride.
     """
 
     op = "conv2d"
@@ -175,10 +176,11 @@ def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
 class SparseIm2col(Algorithm):
     """Product of CSR weights and the im2col matrix by SciPy.
 
-    Several small images are multiplied at a time, because each nonzero weight has an overhead.
+    If images are small, several are multiplied at a time, because each nonzero weight has a fixed
+    cost.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
-    zero weights for this input.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -220,7 +222,7 @@ class SparseIm2col(Algorithm):
             windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
             for group, matrix in enumerate(matrices):
                 columns = windows[group]
-                # a plan passes its workspace to every step, even where a step needs none
+                # a plan passes its workspace to every step, even if a step needs none
                 if workspace is not None and state.variant.workspace:
                     columns = host_array(workspace, columns.shape)
                     columns[...] = windows[group]
@@ -239,7 +241,7 @@ def _images(problem: Conv2dProblem) -> int:
 
 
 def float32_operands(weights: Weights) -> dict[str, np.ndarray]:
-    """Return the epilogue's constants of a layer in float32."""
+    """Return the constants of a layer's epilogue in float32."""
     return {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
             if name != "weight"}
 

@@ -27,21 +27,21 @@ class Conv2dProblem(Problem):
     channels of that group, row = i * stride[0] + r * dilation[0] - pads[0] and
     column = j * stride[1] + s * dilation[1] - pads[1].
 
-    Its weights are `weight` (M, C/groups, R, S) and the epilogue's channel operands.
+    The constants are `weight` (M, C/groups, R, S) and the epilogue's channel operands.
 
-    batch: images N.
-    channels: input channels C.
-    height: rows H of the input.
-    width: columns W of the input.
-    out_channels: output channels M.
+    batch: number of images N.
+    channels: number of input channels C.
+    height: number of rows H of the input.
+    width: number of columns W of the input.
+    out_channels: number of output channels M.
     kernel: rows R and columns S of a filter.
     stride: input rows and columns from one output to the next.
-    pads: zeros around the input (top, left, bottom, right).
+    pads: rows and columns of zeros around the input (top, left, bottom, right).
     dilation: input rows and columns from one tap to the next.
-    groups: groups into which input and output channels are divided.
+    groups: number of groups into which input and output channels are divided.
     epilogue: element-wise computation on the result.
-    weights_info: density of the weights, hash of their mask and their value facts.
-    facts: value facts of each run-time input; empty where nothing is known.
+    weights_info: density of the weights, hash of their mask, and their value facts.
+    facts: value facts of each run-time input; empty if nothing is known.
     result: value facts of the output if it has few distinct values, else REAL.
     """
 
@@ -75,10 +75,10 @@ class Conv2dProblem(Problem):
         return max((columns - self.window(1)) // self.stride[1] + 1, 0)
 
     def window(self, axis: int, outputs: int = 1) -> int:
-        """Return the number of input rows or columns that outputs read.
+        """Return the number of input rows or columns under the windows of adjacent outputs.
 
         axis: 0 for rows, 1 for columns.
-        outputs: number of neighbouring outputs.
+        outputs: number of adjacent outputs.
         """
         return ((outputs - 1) * self.stride[axis]
                 + (self.kernel[axis] - 1) * self.dilation[axis] + 1)

@@ -1,1 +1,1 @@
-"""Convolutions of signs, computed on bits."""
+"""Binary convolutions: products of signs, computed on bits."""

@@ -1,4 +1,4 @@
-"""host_popcount: convolution of signs on the host, with NumPy's bitwise_count."""
+"""host_popcount: binary convolution on the host, with NumPy's bitwise_count."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from gossamer.tensor import Format, TensorSpec
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
 """Number of 64-bit words that are compared at once, so that the words and their counts stay in a
-core's L2 cache. It was chosen on two cores of an AMD EPYC; on other processors another number may
-be faster."""
+core's L2 cache. It was chosen on two cores of an AMD EPYC; another number may be faster on other
+CPUs."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""Maximum number of 64-bit words with a count of set bits that fits one byte."""
+"""How many counts of set bits of 64-bit words can be added in one byte without overflow."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this total number of output pixels. A larger image is
 computed alone."""
@@ -47,7 +47,7 @@ Otherwise it runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
-    """Convolution of signs by NumPy's bitwise_count.
+    """Binary convolution by NumPy's bitwise_count.
 
     The exclusive or of the words of inputs and weights has a set bit wherever signs differ. The sum
     of the products is the number of products minus twice the number of set bits.
@@ -115,10 +115,10 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 class Constants:
     """A layer's constants as NumPy arrays.
 
-    words: signs of the weights (groups, M/groups, words of a group * R * S).
-    base: initial accumulators of shape (M, output rows, output columns), or (M, 1, 1) where all
-    pixels of a channel start from the same number.
-    outside: the words of a pixel outside of the image (words, planes).
+    words: signs of the weights, of shape (groups, M/groups, words of a group * R * S).
+    base: initial accumulators of shape (M, output rows, output columns), or (M, 1, 1) if they are
+    the same for all pixels of a channel.
+    outside: the words of a padding pixel, of shape (words, planes).
     alphas: magnitude of each channel's weights.
     thresholds: integers that replace the epilogue, or None.
     operands: the epilogue's constants.
@@ -156,8 +156,8 @@ def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
 
     With one-bit inputs, an accumulator starts from the number of products, which is the sum of the
     products if all signs agree. Zero padding is stored as bits of 0, which represent -1; the
-    initial accumulators compensate for these terms. With two-bit inputs, accumulators start from 0,
-    because _accumulators() counts the products with nonzero inputs.
+    initial accumulators compensate for these wrong terms. With two-bit inputs, accumulators start
+    from 0, because _accumulators() adds the number of products with nonzero inputs.
     """
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
@@ -173,7 +173,7 @@ def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
 
 
 def _outside(layer: BinaryLayer) -> np.ndarray:
-    """Return the words of a pixel outside of the image (words, planes).
+    """Return the words of a padding pixel (words, planes).
 
     One-bit words cannot hold 0; they hold -1 in place of 0.
     """
@@ -196,7 +196,7 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
     """Return the values that each tap reads, (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
-    outside: the value of pixels outside of the image, either one value for all planes or an array
+    outside: the value of padding pixels, either one value for all planes or an array
     (P,) with a value for each plane.
     """
     top, left, bottom, right = problem.pads
@@ -244,7 +244,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Return the number of products whose signs differ, (M, pixels).
+    """Count for each output the products that are -1, (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
     of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in

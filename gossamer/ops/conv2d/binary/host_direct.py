@@ -1,8 +1,8 @@
-"""Products of signs on processors, by code that LLVM compiles.
+"""Binary convolution on CPUs, by code that LLVM compiles.
 
-A word has the signs of 64 input channels. Its exclusive or with the weights' word has a bit for
-each product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016). The bits of vectors of output
-channels are counted together.
+A word holds the signs of 64 input channels. In the exclusive or of a word of inputs and a word of
+weights, each set bit stands for a product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016).
+Set bits are counted for a vector of output channels at a time.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _BITS = 64
 _CHUNK = 64
-"""Tiles of pixels per task."""
+"""Maximum number of pixel tiles that a task computes."""
 _MOST_PIXELS = 2**24
-"""Largest number of pixels of an output plane, for each of which the row of first accumulators is
-listed."""
+"""Maximum number of output pixels of an image. The code reads a table that lists, for each of these
+pixels, the row of its initial accumulators."""
 _WORDS_PER_MICROSECOND = 4000.0
-"""Words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
+"""64-bit words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
 
 class PopcountCode(GeneratedCode):
-    """A layer of signs by generated code; its state's data is a Work."""
+    """A binary layer computed by generated code; its state's `data` is a `Work`."""
 
     name = "host_direct_popcount"
     exact = True
@@ -52,7 +52,7 @@ class PopcountCode(GeneratedCode):
 
 
 class HostDirectPopcount(PopcountCode):
-    """Convolution of signs by code generated for this processor."""
+    """Binary convolution by code generated for this CPU."""
 
     op = "conv2d"
     by_image = True
@@ -92,19 +92,16 @@ def refusal(layer: BinaryLayer) -> str | None:
 
 
 def _ends_in_signs(layer: BinaryLayer) -> bool:
-    """Return whether the only result is a sign.
-
-    The sign has to be a function of the accumulator alone.
-    """
+    """Return whether the only output is a sign that depends on the accumulator alone."""
     return layer.form.output is not None and not layer.has_two_results and (
         not layer.convolution.epilogue.tensor_count)
 
 
 def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
                 ) -> Iterator[Variant]:
-    """Yield the variants of a layer of signs.
+    """Yield the variants of a binary layer.
 
-    Inputs are packed or floats. The last output is packed if it consists of signs.
+    Inputs are packed or floats. The last output is packed if all of its values are -1, 0 or 1.
     """
     x, *operands = inputs
     packed = TensorSpec(x.shape, Format(f"packed{_BITS}", layer.form.input))
@@ -118,14 +115,15 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 
 
 class Work(NamedTuple):
-    """What generated code computes for a layer.
+    """Sizes and arguments of the calls of generated code that compute a layer.
 
     images: number of images of the layer. tasks: number of tasks per image.
-    fixed: the arguments that are the same in every launch. operands: addresses of constants, and
-    None for a run-time input.
-    source, target: bytes of the words of an image, and of a float32 image of the output. packed:
-    bytes of the output's words.
-    arrays: the arrays to which the addresses belong.
+    scratch: bytes of the padded or packed copy of an image.
+    fixed: the arguments that are the same in every call. operands: for each operand of the
+    epilogue the address of its constant, or None for a run-time input.
+    source: bytes of an image of the input. target: bytes of an image of a float32 output.
+    packed: bytes of an image of the packed output, 0 if there is none.
+    arrays: the arrays whose addresses are arguments, kept alive here.
     """
 
     code: Function
@@ -145,8 +143,8 @@ class Work(NamedTuple):
            ) -> Work:
         """Return the work of a layer.
 
-        rows: number of pixels of the only image of a product, in which the channels of a pixel are
-        contiguous; None for images.
+        rows: for a matrix product, the number of its rows, which are computed as the pixels of a
+        single image whose channels are contiguous; None for a convolution.
         """
         from gossamer.ops.conv2d.binary.host_direct_code import Shape, signs
 
@@ -173,10 +171,7 @@ class Work(NamedTuple):
         filled = blocks * tile.channels
 
         def wide(array: np.ndarray) -> np.ndarray:
-            """Return an array padded to whole blocks of channels.
-
-            Channels are the last axis.
-            """
+            """Pad the channels, the last axis, to a multiple of the tile's channels."""
             padding = [(0, 0)] * (array.ndim - 1) + [(0, filled - array.shape[-1])]
             return np.ascontiguousarray(np.pad(array, padding))
 
@@ -208,7 +203,7 @@ class Work(NamedTuple):
             (*arrays, *(array for array in channels if array is not None)))
 
     def jobs(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], images: int) -> list[Job]:
-        """Return the calls for some images."""
+        """Return the jobs that compute the first `images` images."""
         x, *tensors = map(address_of, inputs)
         *_, last = addresses = list(map(address_of, outputs))
         listed = []
@@ -224,10 +219,9 @@ class Work(NamedTuple):
 
 
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct first accumulators and each pixel's row.
+    """Return the distinct initial accumulators, and for each pixel the index of its row.
 
-    They are (count, M).
-
+    The accumulators are (count, M), with channels as columns.
     Pixels whose windows extend equally far beyond the image have equal accumulators.
     """
     first, kinds = [], []
@@ -245,9 +239,10 @@ def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.n
 
 
 def _tile(target: Processor, pixels: int) -> Tile:
-    """Return the accumulators of a processor's tile.
+    """Choose the tile of accumulators for a CPU.
 
-    They take half of its registers. Their channels fill at least a byte and at most a word.
+    The accumulators take half of the vector registers. A tile has 8 to 64 channels, so that their
+    bits are whole bytes of one word.
     """
     from gossamer.ops.conv2d.binary.host_direct_code import Tile
 

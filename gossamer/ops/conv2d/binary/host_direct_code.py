@@ -1,4 +1,4 @@
-"""Code of products of signs on processors; see host_direct.py."""
+"""LLVM IR of binary convolutions on CPUs; see host_direct.py."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, vect
 from gossamer.expression import Expression
 
 _MOST_STEPS = 31
-"""Largest number of words whose set bits can be counted in the eight bytes of a word."""
+"""Maximum number of words whose set bits are counted byte by byte: 31 * 8 bits fit one byte."""
 _ALL_BYTES = 0x00FF00FF00FF00FF
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the code of a layer depends on.
+    """The properties of a layer on which its generated code depends.
 
-    depth: input channels. words: words of an input pixel, each with `planes` bits per value.
-    packs: whether the input consists of floats.
+    depth: input channels. words: number of words that the channels of a pixel fill, 64 channels
+    each; for every one of these words there are `planes` words in memory.
+    packs: whether the input consists of floats, which are packed first.
     size, padded: rows and columns of the input, without and with its padding.
     pads: rows above, and columns to the left.
-    stride: rows and columns. steps: words of a window.
+    stride: rows and columns. steps: number of words of a window, in each plane.
     channels: output channels. image: rows and columns of the output.
     channels_last: whether the channels of a pixel are contiguous.
     kinds: kinds of the epilogue's operands. expression: the epilogue.
-    has_thresholds: whether a threshold replaces the epilogue.
-    writes_floats: whether floats are written. out_planes: bits of a packed result; 0 if none is
-    written.
-    borders: whether pixels begin with different accumulators.
+    has_thresholds: whether a comparison with thresholds replaces the epilogue.
+    writes_floats: whether floats are written. out_planes: bits per value of the packed output; 0 if
+    there is none.
+    borders: whether the initial accumulators differ between pixels.
     """
 
     depth: int
@@ -75,11 +76,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tile:
-    """The accumulators of a task at a time.
+    """The outputs that a task accumulates in registers at a time.
 
-    pixels, vectors: number of pixels, and for each the number of vectors of `lanes` output
-    channels.
-    counts_words: whether the processor counts the bits of words; otherwise those of bytes.
+    pixels: number of pixels. vectors: number of vectors for each pixel, each of which holds `lanes`
+    output channels.
+    counts_words: whether the CPU can count the set bits of each 64-bit element of a vector;
+    otherwise the set bits of each byte are counted.
     """
 
     pixels: int
@@ -95,18 +97,23 @@ class Tile:
 
 ARGUMENTS = ("input", "last", "first", "outside", "offsets", "panels", "borders", "base", "lower",
              "upper", "falls", "alphas")
-"""The first arguments, which the operands follow."""
+"""The first arguments; the addresses of the epilogue's operands follow."""
 
 
 def signs(shape: Shape, tile: Tile, chunk: int) -> str:
-    """Return a module with the function "signs".
+    """Return an LLVM module with the function "signs".
 
-    A task computes `chunk` tiles of pixels of a block of output channels. The arguments are the
-    addresses of the image, of the last and of the first output, of the words of a pixel outside of
-    the image, of the distances in bytes from a pixel's first word to the words of its window
-    (int32), of the weights (blocks, steps, channels of a block), of the row of `base` for each
-    pixel, of the first accumulators and both thresholds of each channel, of numbers that are
-    nonzero for channels whose results fall, and of the magnitudes.
+    A task computes `chunk` tiles of pixels for one block of output channels. The arguments are the
+    addresses of these arrays:
+
+    input: the image. last, first: the last and the first output.
+    outside: the words of a padding pixel.
+    offsets: distances in bytes from a pixel's first word to the words of its window (int32).
+    panels: the weights (blocks, steps, channels of a block).
+    borders: the row of `base` for each pixel. base: initial accumulators of each channel.
+    lower, upper: the thresholds of each channel.
+    falls: nonzero for channels whose result falls as the accumulator grows.
+    alphas: the magnitude of each channel's weights.
     """
     code = Code(ir.Module(), "signs", [POINTER, INT64, INT64, POINTER])
     return _Signs(code, shape, tile, chunk).module()
@@ -153,10 +160,10 @@ class _Signs:
         return str(code.module)
 
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
-        """Write the tiles of a task.
+        """Emit the loop over the tiles of a task.
 
-        channels: number of channels that are in the output; 0 for a block that only fills a word of
-        bits.
+        channels: number of the block's channels that the output has; 0 for a block beyond the last
+        channel, which only fills a word of bits with zeros.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -169,7 +176,7 @@ class _Signs:
         return []
 
     def _copy(self, scratch: Any) -> None:
-        """Copy the image, packed if necessary, into a padded image."""
+        """Emit code that copies the image, packed if necessary, into a padded image."""
         code, shape = self.code, self.shape
         b = code.builder
         height, width = shape.padded
@@ -201,9 +208,9 @@ class _Signs:
         self.code.builder.store(value, self.code.at(pointer, offset)).align = 8
 
     def _pack_row(self, word: Any, row: Any, target: Any) -> None:
-        """Store the words of a row of float pixels.
+        """Emit code that packs a row of float pixels into words.
 
-        The floats of each channel are a plane.
+        The input is NCHW: each channel is a contiguous plane.
         """
         code, shape, lanes = self.code, self.shape, self.tile.lanes
         b = code.builder
@@ -233,7 +240,7 @@ class _Signs:
             pack(INT64(width // lanes * lanes), width % lanes)
 
     def _pack_rows(self, scratch: Any) -> None:
-        """Store the words of rows of floats."""
+        """Emit code that packs pixels whose channels are contiguous floats into words."""
         code, shape = self.code, self.shape
         b = code.builder
         whole = shape.depth // 8
@@ -258,9 +265,10 @@ class _Signs:
                 pack(row.index, INT64(whole), shape.depth % 8)
 
     def _planes(self, values: Any, planes: int) -> list[Any]:
-        """Return the bits of floats as vectors of truth values.
+        """Return the bits of floats as vectors of booleans, one vector for each plane.
 
-        They say which floats differ from 0, if zeros may occur, and which are above 0.
+        The last vector says which floats are above 0. With two planes, the first says which floats
+        are not 0.
         """
         zero = ir.Constant(values.type, [0.0] * values.type.count)
         b = self.code.builder
@@ -268,7 +276,7 @@ class _Signs:
         return both[-planes:]
 
     def _tile(self, block: Any, pixel: Any, pixels: int, channels: int) -> Sequence[Any]:
-        """Write some pixels of a block."""
+        """Emit code that computes `pixels` pixels of a block of output channels."""
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
         numbers = [b.add(pixel, INT64(index)) for index in range(pixels)]
@@ -306,7 +314,7 @@ class _Signs:
         return []
 
     def _offset(self, number: Any) -> Any:
-        """Return the distance in bytes to a pixel's first word."""
+        """Return the offset in bytes of a pixel's first word."""
         b, shape = self.code.builder, self.shape
         if shape.channels_last:
             return b.mul(number, INT64(8 * shape.planes * shape.words))
@@ -316,15 +324,14 @@ class _Signs:
                      b.mul(column, INT64(size * shape.stride[1])))
 
     def _channels(self, kind: ir.Type, source: Any, channel: Any, part: int) -> Any:
-        """Return a 4-byte number for each channel of a vector."""
+        """Load a 4-byte number for each channel of a vector."""
         return self.code.load(kind, self.code.at(source, self.code.builder.mul(
             channel, INT64(4))), 4 * part * self.tile.lanes)
 
     def _different(self, panel: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the counts of products of -1.
+        """Count the products of -1, for each pixel and each vector of channels.
 
-        There is one for each pixel and vector. If inputs may be 0, the number of nonzero inputs of
-        each pixel is returned, too.
+        If inputs may be 0, also return the number of nonzero inputs in the window of each pixel.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -374,13 +381,13 @@ class _Signs:
         return list(totals), list(products)
 
     def _ones(self, kind: Any) -> ir.Function:
-        """Return the function that counts each element's set bits."""
+        """Return the intrinsic that counts the set bits of each element."""
         name = "llvm.ctpop." + (f"v{kind.count}i{kind.element.width}" if kind != INT64 else "i64")
         return self.code.module.globals.get(name) or ir.Function(
             self.code.module, ir.FunctionType(kind, [kind]), name)
 
     def _of_bytes(self, counts: Any) -> Any:
-        """Return the sum of the bytes of each word."""
+        """Add the bytes of each word."""
         b, lanes = self.code.builder, self.tile.lanes
         words = b.bitcast(counts, self.words)
 
@@ -395,7 +402,7 @@ class _Signs:
 
     def _epilogue(self, values: list[Any], numbers: Sequence[Any], channel: Any, channels: int
                   ) -> None:
-        """Apply the epilogue to accumulators, and write the results."""
+        """Apply the epilogue to the accumulators and store the results."""
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
         voted, results = [], []
@@ -416,7 +423,7 @@ class _Signs:
             self._store_planes(list(zip(*planes, strict=True)), numbers, channel, channels)
 
     def _float_offset(self, number: Any, channel: Any, further: int) -> Any:
-        """Return the offset of an output float in bytes."""
+        """Return the offset in bytes of a float of the output."""
         b, shape = self.code.builder, self.shape
         if shape.channels_last:
             return b.mul(b.add(b.add(b.mul(number, INT64(shape.channels)), channel),
@@ -425,7 +432,7 @@ class _Signs:
                      INT64(4))
 
     def _tensor(self, operand: Any, number: Any, channel: Any, part: int, valid: int) -> Any:
-        """Return an operand's numbers for a vector of channels."""
+        """Load the values of a run-time operand for a vector of channels."""
         code, shape, lanes = self.code, self.shape, self.tile.lanes
         if shape.channels_last:
             return code.load_first(operand, self._float_offset(number, channel, part * lanes),
@@ -460,9 +467,9 @@ class _Signs:
 
     def _store_signs(self, upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[Any],
                      channel: Any, channels: int) -> None:
-        """Store the signs that result from thresholds.
+        """Store the signs that follow from comparisons with thresholds.
 
-        The results of some channels fall as the accumulator grows.
+        In channels whose number in `falls` is nonzero, the result falls as the accumulator grows.
         """
         b, tile = self.code.builder, self.tile
         flags = self.code.at(self.given["falls"], b.mul(channel, INT64(4)))

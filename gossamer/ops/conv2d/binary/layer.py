@@ -1,4 +1,4 @@
-"""Convolutions of signs: their conditions, their formats, and the words that hold their bits.
+"""Binary convolutions: their conditions, their formats, and the words that hold their bits.
 
 All weights of an output channel must have the same nonzero magnitude, and all inputs must be -1, 0
 or 1. The inner product of signs is an integer, the accumulator. The epilogue's input is the
@@ -26,18 +26,18 @@ LARGEST_ACCUMULATOR = 2**24
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""The functions that map integers to integers. The value for each function computes a bound on the
-magnitude of its result from bounds on the magnitudes of its arguments."""
+"""Functions that map integers to integers, each with a Python function that computes a bound on the
+magnitude of the result from bounds on the magnitudes of the arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
 
 
 @dataclass(frozen=True)
 class BinaryForm:
-    """The packed dtypes of a product of signs.
+    """The packed dtypes of a binary layer.
 
     input: the packed dtype of the inputs, "bits" or "trits".
-    output: the packed dtype of the results; None where results may differ from -1, 0 and 1.
+    output: the packed dtype of the results; None if results other than -1, 0 and 1 are possible.
     """
 
     input: str
@@ -50,7 +50,7 @@ class BinaryForm:
 
 
 def reason_not_binary(problem: Conv2dProblem) -> str | None:
-    """Return why a problem cannot be computed on bits; None where it can."""
+    """Return why a problem cannot be computed with bit operations; None if it can."""
     known = problem.facts[0] if problem.facts else REAL
     if _dtype_of(known) is None:
         values = "any floats" if known == REAL else str(known)
@@ -71,7 +71,7 @@ def inputs_are_signs(problem: Conv2dProblem) -> bool:
 
 
 def binary_form(problem: Conv2dProblem) -> BinaryForm:
-    """Return the packed dtypes of a problem that `reason_not_binary` allows."""
+    """Return the packed dtypes of a problem for which `reason_not_binary` returns None."""
     dtype = _dtype_of(problem.facts[0])
     assert dtype is not None
     written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]
@@ -85,7 +85,7 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _dtype_of(known: ValueFacts) -> str | None:
-    """Return the smallest packed dtype for all values of the facts, or None."""
+    """Return the smallest packed dtype that holds all possible values, or None."""
     if known.count is None or known.count > 3:
         return None
     return smallest_dtype({known.low + known.step * k for k in range(known.count)})
@@ -93,9 +93,9 @@ def _dtype_of(known: ValueFacts) -> str | None:
 
 @dataclass(frozen=True)
 class BinaryLayer:
-    """A convolution of signs for algorithms on bits.
+    """A binary convolution, as algorithms on bits compute it.
 
-    convolution: the problem. Its epilogue has one result or two. Of two results, the first is
+    convolution: the problem. Its epilogue has one or two results. If there are two, the first is
     written as floats and the second as packed words.
     padding: the value of the pixels outside of the image, -1, 0 or 1.
     """
@@ -105,7 +105,7 @@ class BinaryLayer:
 
     @property
     def form(self) -> BinaryForm:
-        """The packed dtypes of the input, and of the last result."""
+        """The packed dtypes of the input and of the last result."""
         form = binary_form(self.convolution)
         if not self.has_two_results:
             return form
@@ -118,7 +118,7 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether one-bit inputs, which cannot hold 0, are padded with zeros.
+        """Whether the padding is 0, but inputs have one bit, which cannot represent 0.
 
         The padding is then computed as -1, and the terms that it adds to the sums are subtracted
         afterwards.
@@ -163,7 +163,7 @@ class BinaryLayer:
         return max(integers, default=0) > _LARGEST_OF_FLOAT16
 
     def reason_not_binary(self) -> str | None:
-        """Return why the layer cannot be computed on bits; None where it can."""
+        """Return why the layer cannot be computed with bit operations; None if it can."""
         if (reason := reason_not_binary(self.convolution)) is not None:
             return reason
         if self.has_two_results and self.form.output is None:
@@ -189,7 +189,7 @@ def words_of_a_group(problem: Conv2dProblem, word_bits: int) -> int:
 
 
 def group_masks(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Return masks (groups, words of a group); bits of a group's channels are 1."""
+    """Return masks (groups, words of a group) in which the bits of a group's channels are 1."""
     return _words(_positioned(np.ones((problem.groups, problem.group_channels), bool),
                           np.arange(problem.groups), problem, word_bits), word_bits)
 
@@ -198,7 +198,7 @@ def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                word_bits: int) -> np.ndarray:
     """Return the signs of the weights as words (M, words of a group, R, S).
 
-    A bit is 1 where the weight is positive; bits of other groups' channels are 0.
+    A bit is 1 if the weight is positive; bits of other groups' channels are 0.
     """
     signs = arrays["weight"] > 0
     groups = np.arange(problem.out_channels) // problem.group_out_channels
@@ -236,7 +236,7 @@ def _positioned(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
     channels = problem.group_channels
     width = words_of_a_group(problem, word_bits) * word_bits
     positioned = np.zeros((len(bits), width, *bits.shape[2:]), bool)
-    # groups that begin at the same bit of a word are moved at once
+    # groups that begin at the same bit of a word are copied together
     offsets = groups * channels % word_bits
     for offset in np.unique(offsets):
         positioned[offsets == offset, offset:offset + channels] = bits[offsets == offset]
@@ -266,7 +266,7 @@ def float_specs(variant: Variant) -> list[TensorSpec]:
 
 
 def format_macros(variant: Variant, *, has_thresholds: bool) -> dict[str, int]:
-    """Return the macros of a variant's formats and of thresholds."""
+    """Return the kernel macros for a variant's formats and thresholds."""
     target = variant.outputs[-1]
     return {"PLANES": PACKED_DTYPES[variant.inputs[0].dtype].planes,
             "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0,
@@ -300,9 +300,9 @@ def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
 
 
 def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:
-    """Return the estimated microseconds of a layer on processors.
+    """Return the estimated time of a layer on a CPU in microseconds.
 
-    words_per_microsecond: words of 64 bits that a processor compares in a microsecond.
+    words_per_microsecond: 64-bit words that one core compares per microsecond.
     """
     words = words_of_a_group(problem, 64) * problem.taps
     return words * problem.outputs[0].size / (

@@ -1,4 +1,4 @@
-"""popcount: convolution of signs by exclusive or and popcount, for OpenCL and CUDA.
+"""popcount: binary convolution by exclusive or and popcount, for OpenCL and CUDA.
 
 The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
 words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
@@ -46,16 +46,16 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""Maximum bytes of one plane of inputs that are in shared memory at once. One word of each input
-pixel is always in shared memory, even where these words exceed the limit."""
+"""Maximum bytes of one plane of inputs that are in shared memory at once. At least one word of each
+input pixel is staged, even if these words exceed the limit."""
 _WORDS_PER_MICROSECOND = 600
-"""Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
-under PoCL. On another processor the tuner corrects the estimate by its measurements."""
+"""64-bit words that a core compares per microsecond, measured at 3.4 GHz with AVX-512 under PoCL.
+The tuner's measurements correct this estimate on other CPUs."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
-"""Cycles of a multiprocessor of a GPU for one warp: to count the ones of a word of 32 bits in each
-work-item, and to load one word of the weights in each work-item."""
+"""Cycles that a multiprocessor of a GPU needs for one instruction of a warp: to count the set bits
+of a 32-bit word in each work-item, and to load a word of the weights in each work-item."""
 _MOST_ITEMS = 2048
-"""The most work-items of a multiprocessor."""
+"""Maximum number of work-items that a multiprocessor holds at once."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Tile:
     """The sizes of a work-group's tile.
 
     tile_m: output channels of a work-group, a multiple of 32.
-    patches_y: work-items of a channel over the height of the tile.
-    patches_x: work-items of a channel over the width of the tile.
-    work_h: rows of outputs of a work-item.
-    work_w: columns of outputs of a work-item.
+    patches_y: number of work-items along the height of the tile, for each channel.
+    patches_x: number of work-items along the width of the tile, for each channel.
+    work_h: rows of outputs that a work-item computes.
+    work_w: columns of outputs that a work-item computes.
     """
 
     tile_m: int
@@ -96,7 +96,7 @@ class Tile:
         return self.patches_x * self.work_w
 
     def staged(self, problem: Conv2dProblem) -> int:
-        """Return the number of input pixels of a work-group."""
+        """Return the number of input pixels that a work-group stages."""
         return problem.window(0, self.rows) * problem.window(1, self.columns)
 
     def chunk(self, problem: Conv2dProblem, word_bits: int) -> int:
@@ -126,7 +126,7 @@ TILES = (
 
 def reason_not_popcount(layer: BinaryLayer, device: Device,
                         tiles: Iterable[Tile] = TILES) -> str | None:
-    """Return why the kernel cannot compute a layer; None where it can."""
+    """Return why the kernel cannot compute a layer; None if it can."""
     if (reason := layer.reason_not_binary()) is not None:
         return reason
     if (reason := cannot_compile(layer.convolution, device)) is not None:
@@ -138,7 +138,7 @@ def reason_not_popcount(layer: BinaryLayer, device: Device,
 
 
 class Popcount(Algorithm):
-    """Convolution of signs on packed words, in tiles.
+    """Binary convolution on packed words, in tiles.
 
     A work-item computes one channel of a patch of the tile's output pixels.
     """
@@ -170,10 +170,10 @@ class Popcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return one launch, or none where the output is empty.
+    """Return one launch, or none if the output is empty.
 
-    Where the variant's tensors are matrices, the layer is a convolution of one image, and each row
-    of a matrix is a pixel of the image.
+    If the variant's tensors are matrices, the layer is computed as a convolution of one image whose
+    pixels are the rows of the matrix.
 
     weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.
@@ -188,7 +188,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
     group_channels = problem.group_out_channels
     out_words = -(-problem.out_channels // word_bits)
-    # where there is only one group, its channels are rounded up to whole words, so that a tile also
+    # if there is only one group, its channels are rounded up to whole words, so that a tile also
     # writes the second half of the last word
     channels = group_channels if problem.groups > 1 else out_words * word_bits
     tiles_m = -(-channels // tile.tile_m) * problem.groups
@@ -218,8 +218,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 def _strides(spec: TensorSpec) -> tuple[int, ...]:
     """Return the strides of images, channels, rows and columns.
 
-    Strides of packed tensors are in units of 32 bits. The rows of a matrix are the columns of one
-    image.
+    Strides of packed tensors are in units of 32 bits. A matrix counts as one image with a single
+    row of pixels, which are the rows of the matrix.
     """
     strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
     return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
@@ -246,8 +246,8 @@ def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
     """Return the tiles that fit a device.
 
-    They are sorted by the number of outputs that a launch computes, including outputs beyond the
-    image and beyond the last channel.
+    The tiles are sorted by the number of outputs that a launch computes, including outputs beyond
+    the image and beyond the last channel.
     """
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
@@ -263,9 +263,9 @@ def fitting(problem: Conv2dProblem, device: Device,
 def _expected_gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
     """Return the estimated time of a launch on a GPU in microseconds.
 
-    A multiprocessor counts ones and copies words to shared memory for all of its work-groups,
-    including outputs beyond the image and beyond the last channel. A work-item waits for each count
-    and for each chunk of words.
+    Two times are estimated: how long a multiprocessor is busy with counting bits and copying words
+    to shared memory for all of its work-groups, including outputs beyond the image and beyond the
+    last channel; and how long a work-item waits for each count and for each chunk of words.
     """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.taps

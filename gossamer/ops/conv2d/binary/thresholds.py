@@ -26,7 +26,7 @@ from gossamer.ops.weights import Weights
 _AT_ONCE = 2**17
 """Number of results of the epilogue that are computed at once, so that they stay in cache."""
 _LARGEST_BOUND = 2**16
-"""The largest bound on accumulators for which the epilogue is computed for every accumulator."""
+"""Largest bound on accumulators for which the epilogue is evaluated for every accumulator."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Thresholds:
     result = direction * ((accumulator >= lower) + (accumulator >= upper) - 1)
 
     lower: lower threshold of each channel, int32 of shape (M,).
-    upper: upper threshold, int32 of shape (M,); where it equals `lower` the result is never 0.
-    direction: -1 where the result falls as the accumulator rises, else 1; int32 of shape (M,).
+    upper: upper threshold, int32 of shape (M,); if it equals `lower`, the result is never 0.
+    direction: -1 if the result falls as the accumulator rises, else 1; int32 of shape (M,).
     """
 
     lower: np.ndarray
@@ -62,7 +62,7 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""The most recent thresholds, because several tables on a device are made of the same ones."""
+"""The most recently used thresholds: several tables on a device are made from the same ones."""
 
 
 def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:
@@ -112,9 +112,8 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnit
     Returns
     -------
     Thresholds or None
-        None where a result is not -1, 0 or 1, where the results of a channel both rise and fall,
-        where the epilogue has a run-time operand, or where `bound` is too large to try every
-        accumulator.
+        None if a result is not -1, 0 or 1, if the results of a channel both rise and fall, if the
+        epilogue has a run-time operand, or if `bound` is too large to try every accumulator.
     """
     if epilogue.tensor_count or bound > _LARGEST_BOUND:
         return None

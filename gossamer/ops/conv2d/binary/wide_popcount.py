@@ -1,6 +1,6 @@
-"""wide_popcount: convolution of signs on processors through OpenCL.
+"""wide_popcount: binary convolution on CPUs through OpenCL.
 
-A vector holds one word of each of eight output channels, and a processor counts the ones of all
+A vector holds one word of each of eight output channels, so that the CPU counts the set bits of all
 eight words at once.
 """
 
@@ -36,14 +36,14 @@ _SOURCE = Path(__file__).with_name("wide_popcount.cl")
 WORD_BITS = 64
 CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
                 for pixels, vectors in ((4, 4), (2, 8), (2, 4), (1, 8)))
-"""Tiles of a work-item: output pixels, and vectors of 8 output channels."""
+"""Tile sizes of a work-item: output pixels, and vectors of 8 output channels."""
 _WORDS_PER_MICROSECOND = 4000
-"""Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
-under PoCL. On another processor the tuner corrects the estimate by its measurements."""
+"""64-bit words that a core compares per microsecond, measured at 3.4 GHz with AVX-512 under PoCL.
+The tuner's measurements correct this estimate on other CPUs."""
 
 
 def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernel cannot compute a layer; None where it can."""
+    """Return why the kernel cannot compute a layer; None if it can."""
     if (reason := layer.reason_not_binary()) is not None:
         return reason
     if not device.compiles:
@@ -54,7 +54,7 @@ def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
 
 
 class WidePopcount(Algorithm):
-    """Convolution of signs on processors.
+    """Binary convolution on CPUs.
 
     A work-item compares the words of a tile of output pixels by output channels.
     """
@@ -81,7 +81,7 @@ class WidePopcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return one launch, or none where the output is empty.
+    """Return one launch, or none if the output is empty.
 
     weights: the layer's constants, under their names in the layer's convolution.
     """
@@ -93,13 +93,13 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     thresholds, epilogue = replaced_epilogue(weights, layer)
     per_group = problem.group_out_channels
     out_words = -(-problem.out_channels // WORD_BITS)
-    # where there is only one group, its blocks cover whole words of the output, the last word
-    # included
+    # if there is only one group, its blocks cover all words of the output, including an incomplete
+    # last word
     blocks = -(-(per_group if problem.groups > 1 else out_words * WORD_BITS) // lanes)
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
-    # one-bit words hold -1 instead of 0 outside of the image; the kernel skips the products with
-    # such a -1
+    # one-bit words cannot hold 0, so that padding pixels hold -1 instead; the kernel skips the
+    # products with these pixels
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(
         device.compile(_source(layer, variant, epilogue, thresholds is not None)),

@@ -1,1 +1,1 @@
-"""Convolutions that multiply every weight."""
+"""Convolutions that multiply every weight, including zeros."""

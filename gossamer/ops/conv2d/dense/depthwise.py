@@ -1,4 +1,4 @@
-"""Depthwise convolution, by windows in registers and by tiles in shared memory."""
+"""Depthwise convolution, with windows in registers or with tiles in shared memory."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ _WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
-"""Rows and columns of outputs of a work-item, in the order in which they are tried for large
-problems. `_HALF_SHAPES` is for float16, by stride (2 includes larger strides); `_SHAPES` is for
-float32. The fastest shapes on an H200 come first. On any device, every shape may be measured."""
+"""Rows and columns of outputs that a work-item computes, in the order in which they are tried for
+large problems. `_HALF_SHAPES` is for float16, by stride (2 includes larger strides); `_SHAPES` is
+for float32. The fastest shapes on an H200 come first. On any device, every shape may be
+measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
-"""The most taps for which registers hold the weights of eight channels."""
+"""Maximum number of taps for which registers have room for the weights of eight channels."""
 _MAX_WIDTH = 64
 
 
 class Depthwise(Algorithm):
     """Depthwise convolution with windows in registers.
 
-    It is memory-bound: each work-item holds the input window of a few neighbouring outputs in
-    registers and loads every input once.
+    The algorithm is memory-bound: each work-item holds the input window of a few neighbouring
+    outputs in registers and loads every input once.
     """
 
     op = "conv2d"
@@ -120,9 +121,10 @@ def _variants(problem: Conv2dProblem, device: Device,
 
 
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
-    """Return the number of channels of a work-item.
+    """Return the number of channels that a work-item computes.
 
-    It is 8 or 4 if these channels are adjacent in memory and have at most 16 bytes, else 1.
+    The number is 8 or 4 if that many channels are adjacent in memory and have at most 16 bytes,
+    else 1.
     """
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
@@ -143,14 +145,14 @@ def _pack_taps(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 _TILED_SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
 _MAX_TILED_TAPS = 121
 _MAX_VALUES = 80
-"""Maximum number of values that a work-item holds: its sums, an input row of its window, and a row
-of taps. More values do not fit 128 registers together with the addresses."""
+"""Maximum number of values that a work-item holds in registers: its sums, an input row of its
+window, and a row of taps. With more values, 128 registers would have no room for addresses."""
 _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
-"""Number of work-items that must fit a multiprocessor at once. It bounds the registers of a
-work-item."""
+"""Number of work-items that must fit a multiprocessor at once, which bounds the registers that each
+can use."""
 _TILINGS = 4
 """Maximum number of candidate tilings in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)
@@ -164,17 +166,18 @@ _COPY_INSTRUCTIONS = 14
 _STORE_INSTRUCTIONS = 14
 """Instructions that apply an epilogue to a pair of results and store the pair."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and that it writes."""
+"""Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and bytes per cycle that
+it writes."""
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A division of the outputs into tiles.
+    """A division of a convolution's outputs into tiles.
 
     problem: the convolution.
     itemsize: bytes of an element of x.
-    rows, columns: rows and columns of outputs of a work-item.
-    strips_y, strips_x: work-items over the height and over the width of a tile.
+    rows, columns: rows and columns of outputs that a work-item computes.
+    strips_y, strips_x: numbers of work-items along the height and along the width of a tile.
     """
 
     problem: Conv2dProblem
@@ -191,7 +194,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of channels of a tile, about the same for all tiles."""
+        """Number of channel pairs of a tile, about the same for all tiles."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
@@ -203,13 +206,13 @@ class _Tiling:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Numbers of tiles over the height and over the width of an image."""
+        """Numbers of tiles along the height and along the width of an image."""
         return (-(-self.problem.out_height // (self.rows * self.strips_y)),
                 -(-self.problem.out_width // (self.columns * self.strips_x)))
 
     @property
     def groups(self) -> int:
-        """Work-groups of all images."""
+        """Number of work-groups for all images."""
         return self.problem.batch * math.prod(self.tiles) * self.chunks
 
     @property
@@ -255,9 +258,9 @@ class _Tiling:
 
 
 class DepthwiseTiled(Algorithm):
-    """Depthwise convolution from inputs and weights in shared memory.
+    """Depthwise convolution with inputs and weights in shared memory.
 
-    The registers then have room for a strip of outputs even with large filters.
+    This leaves room in the registers for a strip of outputs even if filters are large.
     """
 
     op = "conv2d"

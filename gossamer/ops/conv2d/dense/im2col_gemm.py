@@ -1,11 +1,11 @@
 """im2col_gemm: a tiled matrix product with implicit im2col, for OpenCL and CUDA.
 
 The kernels follow the usual tiled im2col GEMM in OpenCL: tiles of 64 x 64 in shared memory, and
-8 x 4 results per work-item. Unlike the usual kernels, they never store the im2col matrix, and they
+8 x 4 results per work-item. Unlike the usual GEMM, they never store the im2col matrix, and they
 fuse the epilogue.
 
-K is the axis over which the matrix product sums. An index k is an input channel c of the group and
-a tap (r, s).
+K is the axis over which the matrix product sums. An index k stands for an input channel c of the
+group and a tap (r, s).
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 class Tile:
     """The sizes of a work-group's tile.
 
-    tile_p: output pixels of a work-group.
-    tile_m: output channels of a work-group.
-    tile_k: values of k that shared memory holds at a time.
-    work_p: output pixels of a work-item.
-    work_m: output channels of a work-item.
-    slice_k: sets of work-items (k-slices); each set sums a part of the tile's K range.
-    blocks_per_unit: work-groups that must fit a multiprocessor at once.
-    split_k: work-groups that share the K range of a tile; another kernel adds up their sums.
+    tile_p: number of output pixels of a work-group.
+    tile_m: number of output channels of a work-group.
+    tile_k: number of values of k for which operands are in shared memory at a time.
+    work_p: number of output pixels of a work-item.
+    work_m: number of output channels of a work-item.
+    slice_k: number of sets of work-items (k-slices); each set sums a part of the tile's K range.
+    blocks_per_unit: number of work-groups that must fit a multiprocessor at once.
+    split_k: number of work-groups that share the K range of a tile; another kernel adds up their
+    sums.
     """
 
     tile_p: int
@@ -72,7 +73,8 @@ class Tile:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group.
 
-        This memory holds two tiles and, when these are no longer needed, the k-slices' sums.
+        This memory holds one tile of each operand and later, in the same place, the sums of the
+        k-slices.
         """
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0
@@ -101,27 +103,26 @@ measured."""
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
 _LEAST_STEPS = 4
-"""Minimum number of steps along K of a work-group with split-K."""
+"""Minimum number of steps along K that each work-group has with split-K."""
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
-"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. The table was
-fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores, the
-better of the two tiles with the lowest estimates is 11% slower than the best tile of a layer. On
-another processor, this table and the two numbers below only decide the order in which tiles are
-tried."""
+"""Relative time of a multiply-add on a CPU, by tile_p, tile_m and tile_k. The table was fitted to
+times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores, the better of the
+two tiles with the lowest estimates is 11% slower than the best tile of a layer. On other CPUs, this
+table and the two numbers below only decide the order in which tiles are tried."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
-"""Share of a processor's rate of multiply-adds that a tile with the relative time 1 reaches."""
+"""Fraction of a core's peak rate of multiply-adds that a tile with the relative time 1 reaches."""
 
 
 class Im2colGemm(Algorithm):
     """Product of the im2col matrix and the weights.
 
-    Kernels gather tiles of the matrix from the input into shared memory.
+    Kernels gather tiles of the im2col matrix from the input into shared memory.
     """
 
     op = "conv2d"
@@ -213,7 +214,7 @@ class Im2colGemm(Algorithm):
 
 
 def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:
-    """Return the number of adjacent inputs along K that are loaded at once."""
+    """Return the number of adjacent inputs along K that one load reads."""
     return 4 if x.layout == "NHWC" and problem.group_channels % 4 == 0 else 1
 
 
@@ -222,8 +223,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     vector = _vector(problem, x)
     is_split = variant["split_k"] > 1
     out_nhwc = is_split or y.layout == "NHWC"
-    # channels are adjacent in NHWC only; stores of four channels are aligned where the channels of
-    # a group are a multiple of 4
+    # output channels are adjacent in NHWC only; stores of four channels are aligned if a group has
+    # a multiple of 4 channels
     out_vector = 4 if out_nhwc and problem.group_out_channels % 4 == 0 else 1
     return KernelSource.of(_SOURCE, "im2col_gemm", {
         **{key.upper(): value for key, value in variant.config},
@@ -249,9 +250,9 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Return the tile with the fastest expected split-K, as a list.
+    """Return the split-K tile with the lowest expected time, as a list.
 
-    The list is empty where no split is expected to be faster than the tile itself.
+    The list is empty if no split is expected to be faster than the tile without split-K.
     """
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
@@ -270,8 +271,8 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
     """Return the number of work-groups that must fit a multiprocessor.
 
-    Scalar loads need four times as many addresses in registers, so that two work-groups of the
-    widest tiles would spill registers.
+    With scalar loads, addresses take four times as many registers, so that the widest tiles would
+    spill registers if two work-groups had to fit.
     """
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
@@ -296,9 +297,9 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
-    """Return the estimated time on processors in microseconds.
+    """Return the estimated time on a CPU in microseconds.
 
-    It is the time of the multiply-adds and stores of all work-groups, padding included.
+    The time is that of the multiply-adds and stores of all work-groups, padding included.
     """
     rounds = -(-_work_groups(problem, tile) // max(device.limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
@@ -310,8 +311,8 @@ def _processor_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
 def _gpu_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on a GPU in microseconds.
 
-    It is the sum of the launch overhead, the steps along K, and the stores. A step costs the longer
-    of two times: its latency, or the arithmetic and the staging of all work-groups of a
+    The time is the sum of the launch overhead, the steps along K, and the stores. A step takes the
+    longer of two times: its latency, or the arithmetic and the staging of all work-groups of a
     multiprocessor.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200. With them, the
@@ -342,7 +343,7 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
           channels_last: bool) -> np.ndarray:
     """Return the weights as (groups, K, output channels of a group rounded up to 4).
 
-    k is in the order (r, s, c) where `channels_last`, else (c, r, s).
+    k runs over (r, s, c) if `channels_last`, else over (c, r, s).
     """
     weight = arrays["weight"].astype(np.float32)
     groups, m = problem.groups, problem.group_out_channels

@@ -1,6 +1,6 @@
 """published: convolution by the three kernels of the published OpenCL program.
 
-They write the im2col matrix, multiply it by the weights, and apply bias and activation.
+The kernels write the im2col matrix, multiply it by the weights, and apply bias and activation.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _WORK_GROUP = 512
 class PublishedConvolution(Algorithm):
     """Convolution by three unfused kernels.
 
-    The first writes the im2col matrix of the images, the second multiplies the weights by this
-    matrix, and the third applies bias and activation. The work-groups of the third kernel have 512
-    work-items, or fewer where the device allows fewer.
+    The first kernel writes the im2col matrix of the images, the second multiplies the weights by
+    this matrix, and the third applies bias and activation. The work-groups of the third kernel have
+    512 work-items, or fewer if the device allows fewer.
     """
 
     op = "conv2d"
@@ -78,7 +78,7 @@ class PublishedConvolution(Algorithm):
 
 
 def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Return the products for a part of the matrix, one per image and group."""
+    """Return the matrix products for a part of the im2col matrix, one per image and group."""
     return Product(problem.group_out_channels, part.pixels, problem.depth,
                    part.pixels, problem.image_pixels,
                    part.images * problem.groups, problem.groups,
@@ -89,20 +89,20 @@ _SOURCE = Path(__file__).with_name("published_gemm.cl")
 _TILE = 64
 _THREADS = (16, 8)
 _DEPTHS = (64, 32, 16)
-"""Depths of tiles: the published one, and two for devices with less shared memory."""
+"""Depths of tiles along K: the published depth, and two for devices with less shared memory."""
 _MOST_GROUPS = 65535
-"""The most work-groups that CUDA allows along the second and the third dimension of a grid."""
+"""Maximum number of work-groups along the second and the third dimension of a grid in CUDA."""
 
 
 @dataclass(frozen=True)
 class Product:
     """Products C = A * B of row-major matrices.
 
-    rows: rows of A and C.
-    columns: columns of B and C.
-    depth: columns of A and rows of B.
-    b_stride: elements from a row of B to the next.
-    c_stride: elements from a row of C to the next.
+    rows: number of rows of A and C.
+    columns: number of columns of B and C.
+    depth: number of columns of A and of rows of B.
+    b_stride: number of elements from the start of a row of B to the start of the next.
+    c_stride: number of elements from the start of a row of C to the start of the next.
     members: number of products; their matrices follow one another in memory.
     a_members: number of matrices A; product i reads matrix i % a_members.
     first: offset of the first result in C, in elements.
@@ -148,7 +148,7 @@ def _shared_bytes(tile_k: int) -> int:
 def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
                    b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
                    device: Device) -> Launch:
-    """Return the launch of products.
+    """Return the launch that computes products.
 
     a, b, c: the matrices as arguments of a Launch; each is a buffer, or a function that returns a
     buffer when the launch runs.

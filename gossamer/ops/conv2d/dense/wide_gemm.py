@@ -1,6 +1,6 @@
-"""wide_gemm: convolution on processors through OpenCL.
+"""wide_gemm: convolution on CPUs through OpenCL, as a matrix product.
 
-It is a matrix product with tiles in vector registers.
+Each work-item accumulates a tile of the product in vector registers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
-"""Tiles of a work-item: output pixels, and vectors of 16 output channels."""
+"""Tile sizes of a work-item: output pixels, and vectors of 16 output channels."""
 _SHARE = 0.9
-"""Share of a processor's peak rate of multiply-adds that the kernel reaches. This number and the
-two numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
-decide the order in which configs are tried."""
+"""Fraction of a core's peak rate of multiply-adds that the kernel reaches. This number and the two
+numbers below were measured under PoCL on two cores with AVX-512; on other CPUs they only decide the
+order in which configs are tried."""
 _STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _FIND = 0.002
@@ -37,10 +37,10 @@ _FIND = 0.002
 class WideGemm(Algorithm):
     """Matrix product with one tile per work-item.
 
-    A tile is output pixels by output channels. The kernel is optimised for NHWC, where the channels
-    of a pixel are adjacent. It supports NCHW for the first and the last layers of a network.
+    A tile is a block of output pixels by output channels. The kernel is optimised for NHWC, where
+    the channels of a pixel are adjacent; NCHW is supported for the first and the last layers of a
+    network.
     """
-
     op = "conv2d"
     name = "wide_gemm"
     reads_parts = True
@@ -112,8 +112,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
     """Return the estimated time of a launch in microseconds.
 
-    It includes the multiply-adds and stores of all work-items, with padding, and the computation of
-    the address of each tap.
+    The estimate includes the multiply-adds and stores of all work-items, with padding, and the
+    computation of each tap's address.
     """
     per_group = problem.group_out_channels
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups

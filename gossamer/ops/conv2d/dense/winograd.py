@@ -1,7 +1,7 @@
 """winograd: 3 x 3 convolution by Winograd's minimal filtering.
 
-The method needs fewer multiplications, but transforms the weights, and the tiles of the input and
-of the results.
+The method needs fewer multiplications than direct convolution, but has to transform the weights,
+the tiles of the input, and the tiles of the products.
 
 Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 """
@@ -32,28 +32,28 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
-"""Rows and columns of results of a tile."""
+"""Number of rows, and of columns, of the results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""Points at which polynomials are evaluated, by the rows of a tile of results; infinity is an
-additional point. The kernels use the same points. For 4 rows, 0.625 and 1.5 have smaller errors
-than the usual points 1 and 2: see B. Barabasz, A. Anderson, K. Soodhalter and D.
+"""Points at which polynomials are evaluated, by the number of rows of results in a tile; infinity
+is an additional point. The kernels use the same points. For 4 rows, the points 0.625 and 1.5 cause
+smaller errors than the usual points 1 and 2: see B. Barabasz, A. Anderson, K. Soodhalter and D.
 Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",
 ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
-"""Memory throughput of the transforms divided by that of copies, on processors (True) and on GPUs
+"""Memory throughput of the transforms divided by that of copies, on CPUs (True) and on GPUs
 (False). These rules of thumb only decide how early winograd is tried among the algorithms, and
 which tile size is tried first."""
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """The three prepared steps and their memory in the workspace.
+    """The three steps, prepared, and where their intermediate arrays are in the workspace.
 
     before: launch that transforms the input.
     product: state of the matrix product's algorithm.
     after: launch that transforms the products to results.
-    first: offset and bytes of the transformed input.
-    second: offset and bytes of the products.
+    first: offset and size in bytes of the transformed input.
+    second: offset and size in bytes of the products.
     """
 
     before: Launch
@@ -66,9 +66,9 @@ class _Ready:
 class Winograd(Algorithm):
     """Convolution in three steps.
 
-    The first transforms the tiles of the input, the second multiplies channels at each point of a
-    tile (a grouped 1 x 1 convolution), and the third transforms the products to results. A NaN or
-    infinity in a tile of the input reaches all results of the tile.
+    The first step transforms the tiles of the input, the second multiplies channels at each point
+    of a tile (a grouped 1 x 1 convolution), and the third transforms the products to results. A NaN
+    or infinity in a tile of the input reaches all results of the tile.
     """
 
     op = "conv2d"
@@ -155,7 +155,7 @@ class Winograd(Algorithm):
 
 
 class _Transformed:
-    """A layer's constants with transformed weights, for the matrix product."""
+    """A layer's constants with transformed weights, as the matrix product reads them."""
 
     def __init__(self, weights: Weights, output: int) -> None:
         self._weights, self._output = weights, output
@@ -169,7 +169,7 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
     """Return the weights of the product, (points * output channels, channels, 1, 1).
 
     weight: (output channels, channels, 3, 3).
-    output: rows of results of a tile.
+    output: number of rows of results of a tile.
     """
     transform = _weight_transform(_POINTS[output])
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
@@ -180,9 +180,9 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
     """Return the matrix (points, 3) that transforms a row of weights.
 
-    The weights of a row are coefficients of a polynomial. For each point, the result is the value
-    of the polynomial, divided by the product of the differences between this point and the others.
-    For infinity, it is the last coefficient.
+    The weights of a row are the coefficients of a polynomial. For each point, the transformed
+    weight is the value of the polynomial at this point, divided by the product of the differences
+    between this point and the others. For infinity, it is the last coefficient.
     """
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
@@ -199,7 +199,7 @@ def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
 
 
 def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
-    """Return the products at all points as a grouped 1 x 1 convolution.
+    """Return the multiplications at all points as a grouped 1 x 1 convolution.
 
     Each point is a group, and each tile is a pixel.
     """
@@ -212,7 +212,7 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 @functools.lru_cache(maxsize=512)
 def _products(product: Conv2dProblem,
               device: Device) -> dict[tuple[tuple[str, int | str], ...], Variant]:
-    """Return the variants of the product in NHWC and float32 without workspace, by config."""
+    """Map configs to variants of the product in NHWC and float32 that need no workspace."""
     return {variant.config: variant
             for variant in _product_algorithm(device).variants(product, device)
             if variant.precision == "fp32" and not variant.workspace and {
@@ -220,13 +220,16 @@ def _products(product: Conv2dProblem,
 
 
 def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
-    """Return the variant of the product."""
+    """Return the variant of the product that belongs to a variant of the convolution."""
     return _products(_product(problem, variant["output"]), device)[variant.config[1:]]
 
 
 def _memory(problem: Conv2dProblem, output: int,
             device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (offset, bytes) in the workspace of the transformed input and of the products."""
+    """Return the places of the transformed input and of the products in the workspace.
+
+    Each place is (offset, size) in bytes.
+    """
     product = _product(problem, output)
     first = product.inputs[0].nbytes
     offset = -(-first // device.alignment) * device.alignment

@@ -1,1 +1,1 @@
-"""Direct convolution on processors, by code generated for them."""
+"""Direct convolution on CPUs, by code generated for this CPU."""

@@ -1,9 +1,10 @@
-"""Sparse convolutions on processors, by code that LLVM compiles.
+"""Direct sparse convolution on CPUs, by code that LLVM compiles.
 
 The method is the direct sparse convolution of J. Park et al., "Faster CNNs with Direct Sparse
 Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied with a shifted view
-of the padded input. Here a tile of the output stays in registers while the weights of an output
-channel are read, and input channels are taken in blocks whose part of a tile stays in the L1 cache.
+of the padded input. In this implementation, a tile of the output stays in registers while the
+weights of an output channel are read. Input channels are processed in blocks, so that the part of
+each block that a tile reads stays in the L1 cache.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from gossamer.ops.host_threads import THREADS, Config, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _CACHE_BYTES = 2**15
-"""Size in bytes of a block of input channels' views that should fit into the L1 cache of a core, a
-rule of thumb for any processor."""
+"""Size in bytes of the views of a block of input channels, which should fit the L1 cache of a core;
+a rule of thumb for any CPU."""
 _FEWEST_WEIGHTS = 8
-"""Number of nonzero weights of an output channel in a block above which reading and writing the
-sums for each block costs little."""
+"""Minimum number of nonzero weights that an output channel should have in a block, so that loading
+and storing the sums for each block costs little in comparison."""
 _MOST_POSITIONS = 2**16
-"""Positions in a table are 16-bit."""
+"""Number of positions that a table can address with 16 bits."""
 _MOST_PIXELS = 2**24
-"""Largest number of pixels of an output plane, whose tiles are listed before a call."""
+"""Maximum number of pixels of an output plane, because all of its tiles are listed in advance."""
 _TASKS = 4
-"""Tasks for each thread, so that threads end at about the same time."""
+"""Number of tasks for each thread, so that threads end at about the same time."""
 _OFTEN = 12
-"""Number of reads of a copied vector above which a copy for each column of taps pays off, a rule of
-thumb for any processor."""
+"""Number of reads of a copied vector above which a separate aligned copy for each column of taps
+pays off, a rule of thumb for any CPU."""
 
 
 class HostDirect(GeneratedCode):
-    """Direct convolution by code generated for this processor.
+    """Direct convolution by code generated for this CPU.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
-    whose weights for this input are all zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -111,7 +112,7 @@ class HostDirect(GeneratedCode):
             threads=threads, tasks=len(tiles) * (len(units) - 1), scratch=scratch))
 
     def _together(self, problem: Conv2dProblem) -> int:
-        """Return how many output channels read the same views together."""
+        """Return the number of output channels that are computed together from the same views."""
         return 1
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
@@ -133,10 +134,10 @@ class HostDirect(GeneratedCode):
 
 
 class HostDirectDense(HostDirect):
-    """The same code for dense layers between pruned layers.
+    """The code of HostDirect for dense layers between pruned layers.
 
-    A library would have to convert the layout of such a layer. Several output channels are computed
-    together, so that a vector of the input is read once for all of them.
+    A library would need a conversion of layout before and after such a layer. Several output
+    channels are computed together, so that each vector of the input is read once for all of them.
     """
 
     name = "host_direct_dense"
@@ -157,16 +158,16 @@ class HostDirectDense(HostDirect):
 
 
 def widths_of(row: int) -> list[int]:
-    """Return the lanes of the two longest vectors.
+    """Return the numbers of lanes of the two longest vectors.
 
-    The one that a row of pixels fills best comes first.
+    The vector that a row of pixels fills better comes first.
     """
     widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
     return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
 
 
 def shape_of(problem: Conv2dProblem) -> Conv2dProblem:
-    """Return the problem without fields that do not affect code."""
+    """Return the problem without the fields that do not affect generated code."""
     return replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
 
 
@@ -186,13 +187,14 @@ def refusal(problem: Conv2dProblem) -> str | None:
 
 
 class Work(NamedTuple):
-    """What generated code computes for a convolution.
+    """Sizes and arguments of the calls of generated code that compute a convolution.
 
     tasks: number of tasks per image.
-    scratch: bytes of memory that a thread needs.
-    fixed: the arguments that are the same in every launch.
-    operands: addresses of constants, and None for a run-time input.
-    arrays: the arrays to which the addresses belong.
+    scratch: bytes of scratch memory that a thread needs.
+    fixed: the arguments that are the same in every call.
+    operands: for each operand of the epilogue the address of its constant, or None for a run-time
+    input.
+    arrays: the arrays whose addresses are arguments, kept alive here.
     """
 
     code: Function
@@ -208,7 +210,7 @@ class Work(NamedTuple):
            numbers: Sequence[int] = (), *, threads: int, tasks: int, scratch: int = 0) -> Work:
         """Return the work of a layer.
 
-        Its fixed arguments are the addresses of `arrays`, followed by `numbers`.
+        The fixed arguments are the addresses of `arrays`, followed by `numbers`.
         """
         constants = float32_operands(weights)
         operands = [np.ascontiguousarray(constants[f"operand{index}"].reshape(-1))
@@ -222,9 +224,9 @@ class Work(NamedTuple):
 class _Table(NamedTuple):
     """Nonzero weights, by input block, output channels and position.
 
-    positions: positions of a block's views that are multiplied with a tile.
-    weights: (positions, outputs), those of the output channels that are computed together.
-    starts: (blocks, M / outputs + 1), where the positions of these output channels begin.
+    positions: the position in a block's views at which a weight's inputs for a tile begin.
+    weights: (positions, outputs), the weights of output channels that are computed together.
+    starts: (blocks, M / outputs + 1), index of the first position for these output channels.
     """
 
     positions: np.ndarray
@@ -260,11 +262,11 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
 def _units(starts: np.ndarray, groups: int, tiles: int, threads: int, copies: bool) -> np.ndarray:
     """Divide a table's rows into units of similar work.
 
-    Work is the number of nonzero weights. The rows of each group of a convolution are divided.
-    Returns where each unit begins, and the end.
+    The work of a row is its number of nonzero weights. No unit has rows of several groups of the
+    convolution. The result holds the first row of each unit, followed by the number of rows.
 
-    copies: whether each unit of a tile copies the tile's views, so that there are only as many
-    units as give each thread the same amount of work.
+    copies: whether each unit of a tile copies the tile's views. There are then no more units than
+    are needed to give each thread the same amount of work.
     """
     rows, tasks = (starts.shape[1] - 1) // groups, max(tiles * groups, 1)
     enough = (count for count in range(1, rows + 1) if tasks * count >= _TASKS * threads

@@ -1,4 +1,4 @@
-"""Code of direct convolution on processors; see algorithm.py."""
+"""LLVM IR of direct convolution on CPUs; see algorithm.py."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
-"""Accumulators that a processor adds to concurrently: an addition takes four cycles, and two begin
-in each cycle. Tiles of fewer vectors multiply several weights at a time."""
+"""Number of accumulators to which a CPU adds concurrently: an addition takes four cycles, and two
+begin in each cycle. With fewer vectors in a tile, several weights are multiplied at a time."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
                 outputs: int, block: int) -> str:
-    """Return a module with the function "multiply"; a task is a tile and a unit.
+    """Return an LLVM module with the function "multiply"; a task is a tile and a unit.
 
-    A unit is a range of rows of the table, each of `outputs` output channels, in a group. The
-    arguments are the addresses of the input and of the output of an image, of the table's
-    positions, weights and starts, of the units and of the tiles, the number of units, and the
-    addresses of the operands.
+    A unit is a range of rows of the table within a group, and each row has `outputs` output
+    channels. The arguments are the addresses of the input and of the output of an image; of the
+    table's positions, weights and starts; of the units and of the tiles; the number of units; and
+    the addresses of the operands.
     """
     module = ir.Module()
     tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, outputs, block).write()
@@ -66,11 +66,12 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
 
 @dataclass
 class _TileCode:
-    """The function that computes a tile of a unit.
+    """The function that computes a tile for the rows of a unit.
 
-    It processes each block of input channels in turn. The views of the block are copied to the
-    scratch memory. Then the sums of each row of the table, which follow the views in memory, are
-    read, and written with the products of the block. After the last block the epilogue is applied.
+    The function processes the blocks of input channels in turn. It first copies the views of the
+    block to scratch memory. Then, for each row of the table, it loads the sums, which are behind
+    the views in scratch memory, adds the products of the block, and stores the sums. After the last
+    block it applies the epilogue instead of storing the sums.
     """
 
     module: ir.Module
@@ -121,7 +122,7 @@ class _TileCode:
 
     def _multiply(self, inputs: Any, starts: Any, row: Any, is_first: Any, is_last: Any,
                   start: Any) -> None:
-        """Write a block's products for a row of the table."""
+        """Emit code that adds a block's products to the sums of a row of the table."""
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
         vectors = self.rows * self.vectors
         number = self.outputs * vectors
@@ -135,12 +136,12 @@ class _TileCode:
         source, step, row_bytes = (
             self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
-        # few sums would wait for one another, so consecutive weights add to separate sums
+        # an addition has to wait for the one before, so consecutive weights add to separate sums
         together = max(_SUMS // number, 1)
         zeros = [self.zero] * number
 
         def products(pair: Loop, offset: int) -> list[Any]:
-            """Return the sums for one of the unrolled positions."""
+            """Return the sums after one of the unrolled positions."""
             position = b.add(pair.index, integer(offset))
             view = code.at(source, b.mul(code.short(self.positions, position), integer(step)))
             own = pair.values[offset * number:(offset + 1) * number]
@@ -181,7 +182,7 @@ class _TileCode:
         b.position_at_end(after)
 
     def _finish(self, sums: Sequence[Any], output: Any, start: Any) -> None:
-        """Apply the epilogue to an output channel, and write it."""
+        """Apply the epilogue to the sums of an output channel and store the results."""
         problem, code, b = self.problem, self.code, self.code.builder
         target = b.add(b.mul(output, integer(4 * problem.image_pixels)), start)
         for index, value in enumerate(sums):
@@ -196,9 +197,9 @@ class _TileCode:
             code.store_first(result, self.y, byte, self.lanes, valid)
 
     def _copy(self, inputs: Any, count: Any) -> None:
-        """Emit code that copies some input channels' views.
+        """Emit code that copies the views of `count` input channels.
 
-        Pixels of a view outside of the input are zeros.
+        Pixels of a view that lie outside of the input become zeros.
         """
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
         flat = problem.is_pointwise

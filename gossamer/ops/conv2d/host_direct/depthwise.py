@@ -1,4 +1,4 @@
-"""Depthwise convolutions on processors, by code that LLVM compiles."""
+"""Depthwise convolution on CPUs, by code that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _MOST_TAPS = 81
-"""Largest number of taps, whose products are unrolled."""
+"""Maximum number of taps; the loop over taps is fully unrolled."""
 
 
 class HostDirectDepthwise(HostDirect):

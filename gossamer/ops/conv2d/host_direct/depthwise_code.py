@@ -1,4 +1,4 @@
-"""Code of depthwise convolution on processors; see depthwise.py."""
+"""LLVM IR of depthwise convolution on CPUs; see depthwise.py."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, ve
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 7
-"""Largest number of vectors of a row that are summed together."""
+"""Maximum number of vectors of a row that are accumulated at the same time."""
 
 
 def depthwise(problem: Conv2dProblem, lanes: int) -> str:
-    """Return a module with the function "depthwise"; each task is an output plane.
+    """Return an LLVM module with the function "depthwise"; each task is an output plane.
 
     The arguments are the addresses of the input and of the output of an image, of the weights, and
-    of the operands. Rows of the output are summed in registers, some vectors at a time; taps of
-    rows outside of the input are skipped, and lanes outside of a row are not read.
+    of the operands. Up to _MOST_VECTORS vectors of an output row are accumulated in registers. Taps
+    of rows outside of the input are skipped, and elements outside of a row are not read.
     """
     module = ir.Module()
     code = Code(module, "depthwise", [POINTER, INT64, INT64, POINTER])
@@ -72,14 +72,12 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
 
 def _read(code: Code, source: Any, problem: Conv2dProblem, tap: int, number: int,
           lanes: int) -> Any:
-    """Return what a tap reads for an output vector.
-
-    It is 0 outside of the row.
+    """Load the inputs that a tap multiplies for an output vector, with 0 outside of the row.
 
     source: address of the row of the input. number: index of the vector in its row.
     """
     stride, offset = problem.stride[1], tap * problem.dilation[1]
-    # taps of odd and even columns take every second number of the same vectors
+    # with stride 2, taps of even and odd columns use alternate elements of the same vectors
     start = offset // stride * stride - problem.pads[1] + number * lanes * stride
     parts = [code.load_within(source, start + part * lanes, lanes, problem.width)
              for part in range(stride)]

@@ -1,8 +1,8 @@
-"""Convolutions on processors in vectors over output channels.
+"""Convolution on CPUs in NHWC, with vectors along the output channels.
 
 LLVM compiles the code. The method is that of M. Dukhan, "The Indirect Convolution Algorithm"
 (2019): a table has the addresses of the pixels under each window, so that no image is copied or
-padded. Planes of few pixels fill these vectors as well as large ones, because channels are
+padded. The vectors are full even for small images, because they run over channels, which are
 contiguous in memory.
 """
 
@@ -33,15 +33,15 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _MOST_OFFSETS = 2**20
-"""Largest number of entries of the table, one for each tap of each window."""
+"""Maximum number of entries of the table, one for each tap of each window."""
 _MOST_BYTES = 2**31 - 1
-"""Entries are 32-bit."""
+"""Maximum number of bytes of an image: the entries of the table are 32-bit offsets."""
 _MOST_TAPS = 81
-"""Largest number of taps of a depthwise window, whose products are unrolled."""
+"""Maximum number of taps of a depthwise window; the loop over taps is fully unrolled."""
 
 
 class HostIndirect(HostDirect):
-    """Convolution in NHWC, whose input may also be NCHW."""
+    """Convolution with outputs in NHWC and inputs in NHWC or NCHW."""
 
     name = "host_indirect"
     dense = True
@@ -126,7 +126,7 @@ def _in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
     """Return the weights as (panels, taps, C/groups, width).
 
-    The last panel is padded with zeros. Contexts share the memory.
+    The last panel is padded with zeros. All contexts share this array.
     """
     panels = -(-problem.out_channels // width)
 
@@ -141,11 +141,9 @@ def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
 
 
 def _offsets(problem: Conv2dProblem, pixel: int) -> np.ndarray:
-    """Return the byte offset of each tap's pixel.
+    """Return the byte offset of each tap's pixel, (output pixels, taps); -1 outside of the image.
 
-    The array is (output pixels, taps).
-
-    It is -1 outside of the image. pixel: bytes from one pixel to the next.
+    pixel: number of bytes from one pixel to the next.
     """
     sizes, counts = (problem.height, problem.width), (problem.out_height, problem.out_width)
     rows, columns = (

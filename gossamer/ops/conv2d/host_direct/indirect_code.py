@@ -1,4 +1,4 @@
-"""Code of convolutions in vectors over output channels; see indirect.py."""
+"""LLVM IR of convolutions in vectors along the output channels; see indirect.py."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gossamer.ops.conv2d.host_direct.tiles import Tiling
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _FEW_CHANNELS = 4
-"""Largest number of input channels whose products are unrolled."""
+"""Maximum number of input channels for which the loop over input channels is unrolled."""
 _COLUMNS = 4
-"""Pixels of a depthwise layer's row that are summed together, sharing what they read."""
+"""Number of adjacent pixels of a row that a depthwise layer accumulates at the same time, so that
+they share loads."""
 
 
 def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
-    """Return a module with the function "indirect".
+    """Return an LLVM module with the function "indirect".
 
-    Its tasks are pairs of a panel of output channels and a tile of pixels. The arguments are the
-    addresses of the input and of the output of an image, of the panels (panels, taps, C, width), of
-    the table of offsets, of zeros, and of the operands.
+    Each task is a panel of output channels and a tile of pixels. The arguments are the addresses of
+    the input and of the output of an image, of the panels (panels, taps, C, width), of the table of
+    offsets, of zeros, and of the operands.
 
-    channel_bytes: bytes from one channel of the input to the next.
+    channel_bytes: number of bytes from one channel of the input to the next.
     """
     code = Code(ir.Module(), "indirect", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments
@@ -36,7 +37,7 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
     def products(pointers: Sequence[Any], weight_row: Any, channel: Any, sums: Sequence[Any]
                  ) -> list[Any]:
-        """Return the sums plus an input channel's products."""
+        """Return the sums after the products of one input channel."""
         weights = [code.load(vector(tiling.lanes), weight_row, 4 * tiling.lanes * index)
                    for index in range(tiling.vectors)]
         offset = b.mul(integer(channel), integer(channel_bytes))
@@ -88,10 +89,10 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
 
 def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
-    """Return a module with the function "depthwise_rows".
+    """Return an LLVM module with the function "depthwise_rows".
 
-    Its tasks are rows of the output in a vector of channels. The arguments are the addresses of the
-    input and of the output of an image, of the panels (vectors, taps, 1, lanes), and of the
+    Each task is a row of the output in one vector of channels. The arguments are the addresses of
+    the input and of the output of an image, of the panels (vectors, taps, 1, lanes), and of the
     operands. Taps outside of the image are skipped.
     """
     code = Code(ir.Module(), "depthwise_rows", [POINTER, INT64, INT64, POINTER])
@@ -101,7 +102,7 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
     epilogue = _Epilogue(code, problem, lanes, y, 24)
     pixel, stride, pad = 4 * problem.channels, problem.stride[1], problem.pads[1]
     rows, wide = problem.out_height, problem.out_width
-    # the windows of columns from `low` to `high` are within the rows
+    # windows of output columns low <= column < high lie within the rows of the input
     low = min(-(-pad // stride), wide)
     high = max(min((problem.width + pad - problem.window(1)) // stride + 1, wide), low)
 
@@ -111,9 +112,9 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
         plane = code.at(x, b.mul(number, integer(4 * lanes)))
 
         def columns(begin: Any, count: int) -> None:
-            """Write consecutive columns.
+            """Emit code that computes `count` consecutive columns.
 
-            If `begin` is not a constant, their windows are within the rows.
+            If `begin` is not a constant, the windows of these columns lie within the input's rows.
             """
             sums = [epilogue.zero] * count
             for r in range(problem.kernel[0]):
@@ -173,7 +174,7 @@ class _Epilogue:
             for index, kind in enumerate(problem.epilogue.operands)]
 
     def write(self, sums: Sequence[Any], pixel: Any, channel: Any, valid: int) -> None:
-        """Write the results of `valid` channels for consecutive pixels."""
+        """Apply the epilogue and store `valid` channels of consecutive pixels."""
         code, b, lanes = self.code, self.code.builder, self.lanes
         channel = b.mul(channel, integer(4))
         constants = [code.load_first(operand, channel, lanes, valid) if kind == "channel" else None

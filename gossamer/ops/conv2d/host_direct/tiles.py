@@ -1,4 +1,4 @@
-"""Tiles of an output plane, and input views for them."""
+"""Tiles of an output plane, and the input views that they read."""
 
 from __future__ import annotations
 
@@ -9,39 +9,37 @@ from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 14
-"""Largest number of vectors of a tile, whose sums are kept in registers."""
+"""Maximum number of vectors of a tile; their sums are kept in registers."""
 _OTHERS = 2
-"""Number of registers for values other than the sums and one weight of each output channel of a
-tile."""
+"""Number of registers for values other than the sums, and other than one weight for each output
+channel of a tile."""
 _MOST_PIXELS = 8
-"""Largest number of pixels of a tile whose vectors are along output channels: their addresses are
-in registers."""
+"""Maximum number of pixels of a tile whose vectors run along output channels; the addresses of its
+pixels are kept in registers."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
-"""NONE: the input itself is read. SHARED: one view serves all columns of taps. ALIGNED: each column
-of taps has a view."""
+"""How inputs are read. NONE: from the input itself. SHARED: from one view for all columns of taps.
+ALIGNED: from a separate view for each column of taps."""
 
 Kind = tuple[int, int, int]
-"""What tiles with the same code have in common: rows, vectors of a row, and valid lanes of the last
-one."""
+"""The properties that decide a tile's code: number of rows, number of vectors of a row, and valid
+lanes of a row's last vector."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """The views of an input channel for nonzero weights.
-
-    The weights are multiplied with these views.
+    """The views of an input channel, with which nonzero weights are multiplied.
 
     A view consists of every stride-th row and column of the padded input, beginning at a row and a
-    column. A tap further down reads the same view from a later row. With SHARED a tap further right
-    reads it from a later column; with ALIGNED it has its own view, so that all vectors begin at
-    multiples of their size. Views of pointwise convolutions may be the input itself.
+    column. A tap further down reads the same view from a later row. With SHARED, a tap further
+    right reads the same view from a later column; with ALIGNED, it has its own view, so that all
+    vectors are aligned to their size. A pointwise convolution may use the input itself as its view.
 
     copies: first row and column of each view, in pixels of the padded input.
-    beyond: for each of these rows, how many rows past a tile's height are read.
-    height: rows of the largest tile. row: floats of each row of a view.
-    further: vectors of a row after those of the tile, which taps of later columns read.
+    beyond: for each of these first rows, how many rows past a tile's height are read.
+    height: number of rows of the largest tile. row: number of floats of a row of a view.
+    further: number of vectors of a row after those of the tile, which taps of later columns read.
     step: distance in floats between two positions that a table can specify; 0 if the input itself
-    is read, and a position is a channel.
+    is read and a position is the index of a channel.
     """
 
     copies: tuple[tuple[int, int], ...]
@@ -52,7 +50,7 @@ class Views:
     step: int
 
     def first(self, number: int) -> int:
-        """Return the number of floats before a view."""
+        """Return the number of floats of a channel's views before view `number`."""
         return sum(self.height + dict(self.beyond)[phase]
                    for phase, _ in self.copies[:number]) * self.row
 
@@ -69,9 +67,9 @@ class Views:
 
 @dataclass(frozen=True)
 class Tile:
-    """Part of an output plane, summed in registers.
+    """Part of an output plane, accumulated in registers.
 
-    row, column: position of the tile.
+    row, column: position of the tile's first pixel in the plane.
     """
 
     kind: Kind
@@ -101,7 +99,7 @@ def views_of(problem: Conv2dProblem, lanes: int, kind: str, outputs: int = 1) ->
 def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]:
     """Return the tiles of an output plane, the largest first.
 
-    For a pointwise convolution, a plane is one row.
+    The plane of a pointwise convolution counts as one row.
 
     outputs: number of output channels that are computed together, whose sums share the registers.
     """
@@ -117,9 +115,9 @@ def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]
 
 
 class Tiling(NamedTuple):
-    """The accumulators if vectors are along output channels.
+    """Numbers of accumulators if vectors run along output channels.
 
-    They cover some output channels for some pixels.
+    A tile has `vectors` vectors of `lanes` output channels for each of `pixels` pixels.
     """
 
     lanes: int
@@ -135,7 +133,7 @@ class Tiling(NamedTuple):
 def tiling_of(problem: Conv2dProblem, lanes: int) -> Tiling:
     """Return a tiling that fills the registers.
 
-    They contain its sums, the weights of a panel, and a pixel.
+    The registers hold the tile's sums, the weights of a panel, and an input value.
     """
     registers = native.processor().registers
     count = -(-problem.out_channels // lanes)
@@ -148,7 +146,7 @@ def tiling_of(problem: Conv2dProblem, lanes: int) -> Tiling:
 def _spans(size: int, lanes: int, most: int) -> list[tuple[int, int, int]]:
     """Divide a row into spans of vectors.
 
-    Each has its first vector, its number of vectors, and the valid lanes of the last one.
+    Each span is its first vector, its number of vectors, and the valid lanes of its last vector.
     """
     count = -(-size // lanes)
     return [(first, number, lanes if first + number < count else size - (count - 1) * lanes)
@@ -156,9 +154,9 @@ def _spans(size: int, lanes: int, most: int) -> list[tuple[int, int, int]]:
 
 
 def _parts(size: int, most: int) -> list[tuple[int, int]]:
-    """Divide a range into few parts of at most `most`.
+    """Divide a range into as few parts as possible, each of at most `most` elements.
 
-    Each has its start and its length.
+    Each part is its start and its length.
     """
     if size == 0:
         return []

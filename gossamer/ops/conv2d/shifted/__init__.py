@@ -1,4 +1,4 @@
-"""Convolution with windows as one product per tap.
+"""Convolution with filters larger than 1 x 1, as one matrix product for each tap.
 
-A work-group copies its pixels to shared memory once, for all taps.
+A work-group copies the pixels of its tile to shared memory once, for all taps.
 """

@@ -1,8 +1,8 @@
-"""Base of convolutions as shifted products, and the pixels that they copy.
+"""Base of convolutions as shifted products: one matrix product for each tap.
 
-A place is a pixel or a position of padding, in one sequence over all images. A run is the places
-that a tile reads for taps with the same remainders, in some input channels. The comment at the top
-of runs.h explains both in detail.
+A place is a pixel or a position of padding; all places of all images are numbered in one sequence.
+A run holds the places that a tile reads for taps with the same remainders, in some input channels.
+The comment at the top of runs.h explains both in detail.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
 _MOST_PLACES = 2**30
-"""Maximum number of places of all images: kernels number them with 32-bit integers."""
+"""Maximum number of places of all images: kernels index places with 32-bit integers."""
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MULTIPLE = 8
-"""Channels that are copied, or stored, at once."""
+"""Number of channels that are copied, or stored, at once."""
 _ALIGNMENT = 1024
 """Alignment of runs in shared memory, in bytes."""
 
 _SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
           (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
-"""Numbers of slots for runs and for weights, the best first. Where taps have several remainders, as
+"""Numbers of slots for runs and for weights, the best first. If taps have several remainders, as
 with stride 2, each run is multiplied by few taps, so that more runs have to be in flight (as
 measured on an H100). Otherwise two slots for runs suffice."""
 
 
 class Lines:
-    """The rows, or the columns, of the places of an image.
+    """The rows, or the columns, of the places of an image; "lines" stands for either.
 
     The remainder of a tap is its row (or column) modulo `remainders`. Taps with the same remainder
-    read the same pixels: every stride-th pixel. The first of these pixels depends on the remainder.
+    read the same pixels: every stride-th pixel, from a first pixel that depends on the remainder.
 
     remainders: number of different remainders.
     step: distance in lines between successive taps with the same remainder.
@@ -70,11 +70,12 @@ class Lines:
         self.remainders = min(kernel, stride // common)
         self.step = dilation // common
         self.reach = (kernel - 1) // self.remainders * self.step
-        # for every remainder, lines from `ends` on lie after the image, and the first `shared`
-        # lines lie before it
+        # for every remainder, lines from `ends` on are padding after the image, and the first
+        # `shared` lines are padding before it
         ends = -(-(size + pad) // stride)
         shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
-        # taps read `needed` lines; the last ones, if they are padding, may belong to the next image
+        # taps read `needed` lines; the last of them, if they are padding, may belong to the next
+        # image
         needed = outputs + self.reach
         self.count = max(outputs, min(needed, max(needed - shared, ends)))
 
@@ -86,8 +87,8 @@ class Places:
     pitch: number of places of a row.
     image: number of places of an image.
     last: the place of the last output.
-    halo: number of places after a tile that its taps read.
-    remainders: number of pairs of a row's and a column's remainder.
+    halo: number of places after a tile that the tile's taps read.
+    remainders: number of different pairs of a row's remainder and a column's remainder.
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
@@ -118,7 +119,7 @@ def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
 
 
 def cannot_shift(problem: Conv2dProblem) -> str | None:
-    """Return why shifted products cannot compute a problem; None where they can."""
+    """Return why shifted products cannot compute a problem; None if they can."""
     if problem.kernel == (1, 1):
         return "needs windows of more than one tap"
     if problem.groups > 1:
@@ -134,7 +135,7 @@ def cannot_shift(problem: Conv2dProblem) -> str | None:
 def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
     """Return the numbers of slots for runs and for weights, the best first.
 
-    With 0 slots for weights, shared memory holds all weights.
+    With 0 slots for weights, shared memory holds all weights at once.
     """
     several = Places(problem).remainders > 1
     return [slots for slots in _SLOTS if several or slots[0] == 2]
@@ -143,12 +144,12 @@ def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
 class RunTile(abc.ABC):
     """Base of the tiles of dense and of 2:4 sparse products.
 
-    slice: input channels that are copied at once.
-    run_slots: slots for runs.
-    weight_slots: slots for stages; 0 where shared memory holds all stages.
+    slice: number of input channels that are copied at once.
+    run_slots: number of slots for runs.
+    weight_slots: number of slots for stages; 0 if shared memory holds all stages.
     place_step: ranges of places begin at multiples of this number.
     tile_cycles: cycles of a tile that overlap neither with products nor with copies.
-    copy_share: share of the time of copying runs that does not overlap with products.
+    copy_share: fraction of the time to copy runs that does not overlap with products.
     """
 
     slice: int
@@ -175,7 +176,7 @@ class RunTile(abc.ABC):
 
     @abc.abstractmethod
     def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
-        """Return the cycles in which a work-group multiplies a range of places."""
+        """Return the cycles that a work-group takes to multiply a range of places."""
 
     def parts(self, problem: Conv2dProblem) -> int:
         """Return the number of parts of the output channels."""
@@ -190,14 +191,14 @@ class RunTile(abc.ABC):
         return self.slices(problem) * problem.taps
 
     def steps(self, problem: Conv2dProblem) -> int:
-        """Return the number of steps of `place_step` places that contain all outputs."""
+        """Return the number of steps, of `place_step` places each, that contain all outputs."""
         return Places(problem).last // self.place_step + 1
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
-        """Return the number of ranges of places and the number of parts.
+        """Return the number of ranges of places and the number of parts of the output channels.
 
-        Each pair of a range and a part is a work-group. All work-groups run at once, unless there
-        are more parts than multiprocessors.
+        A work-group computes one part for one range. All work-groups run at once, unless there are
+        more parts than multiprocessors.
         """
         parts = self.parts(problem)
         return max(1, min(self.steps(problem), limits.compute_units // parts)), parts
@@ -218,7 +219,7 @@ class RunTile(abc.ABC):
     def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
         """Return the expected time of a launch in microseconds.
 
-        A work-group copies the runs of each of its tiles, and multiplies them.
+        The estimate covers copying the runs of each of a work-group's tiles, and multiplying them.
         """
         ranges, parts = self.grid(problem, limits)
         places = -(-self.steps(problem) // ranges) * self.place_step
@@ -232,7 +233,7 @@ class RunTile(abc.ABC):
 
 
 def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) -> list[int]:
-    """Return the arguments for GEOMETRY_PARAMETERS of runs.h."""
+    """Return the arguments for the parameters GEOMETRY_PARAMETERS of runs.h."""
     places, (x, y) = Places(problem), (variant.inputs[0], variant.outputs[0])
     x_image, _, x_row, x_column = x.strides
     return [problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
@@ -244,7 +245,7 @@ def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) 
 
 
 def registers(warpgroups: int) -> tuple[int, int]:
-    """Return the registers of a copying and of a multiplying work-item.
+    """Return the numbers of registers of a copying and of a multiplying work-item.
 
     warpgroups: number of warpgroups that multiply.
     """
@@ -252,14 +253,14 @@ def registers(warpgroups: int) -> tuple[int, int]:
 
 
 class ShiftedProduct(Algorithm):
-    """Convolution with windows on tensor cores in float16, with float32 sums.
+    """Convolution with filters larger than 1 x 1 on tensor cores, in float16 with float32 sums.
 
-    A work-group copies its pixels to shared memory once, with padding between the rows. Every tap
-    then reads the same pixels at a different offset. In contrast, `implicit_gemm_mma` copies pixels
-    once for each tap.
+    A work-group copies the pixels of its tile to shared memory once, with padding between the rows.
+    Every tap then reads the same pixels at a different offset. In contrast, `implicit_gemm_mma`
+    copies pixels once for each tap.
 
-    kernel: the kernel's file; its function has the same name.
-    tile: the class of its tiles.
+    kernel: the kernel's file; the kernel's function has the same name.
+    tile: the class of the algorithm's tiles.
     """
 
     op = "conv2d"
@@ -270,11 +271,11 @@ class ShiftedProduct(Algorithm):
 
     @abc.abstractmethod
     def tiles(self, problem: Conv2dProblem, limits: Limits) -> Sequence[Any]:
-        """Return the tiles that fit the shared memory, the fastest first."""
+        """Return the tiles that fit shared memory, the fastest expected first."""
 
     @abc.abstractmethod
     def macros(self, tile: Any) -> Mapping[str, int]:
-        """Return the macros of a tile's sizes."""
+        """Return the macros for a tile's sizes."""
 
     @abc.abstractmethod
     def packed(self, weights: Weights, problem: Conv2dProblem, tile: Any) -> Sequence[Buffer]:
@@ -320,7 +321,7 @@ class ShiftedProduct(Algorithm):
         tile = sizes_of(self.tile, variant)
         launch = Launch(
             device.compile(self._source(problem, variant)), tile.grid(problem, device.limits),
-            # four warps copy; the other warpgroups multiply
+            # one warpgroup of four warps copies; the other warpgroups multiply
             (128 * (tile.warpgroups + 1), 1),
             (input_buffer(0), *self.packed(weights, problem, tile), output_buffer(0),
              *self.sizes(problem, tile), problem.out_channels,

@@ -1,4 +1,4 @@
-"""shifted_gemm_mma: convolution with windows in float16, as a product for each tap.
+"""shifted_gemm_mma: convolution in float16 as a matrix product for each tap.
 
 All products of a tile read the same pixels in shared memory. The comments at the top of runs.h and
 of shifted_gemm.cu explain places, units, slices and runs.
@@ -28,7 +28,8 @@ from gossamer.ops.gpu import product_cycles
 from gossamer.ops.weights import Weights
 
 ROWS = 64
-"""Rows of a product. A product is one wgmma instruction of a warpgroup, over 16 input channels."""
+"""Rows of a product. A product is one wgmma instruction of a warpgroup and sums over 16 input
+channels."""
 _MOST_KEPT = 100
 """Maximum number of stages if shared memory holds all weights; each stage has a barrier."""
 
@@ -37,12 +38,13 @@ _MOST_KEPT = 100
 class ShiftedTile(RunTile):
     """The sizes of a work-group's tile.
 
-    columns: columns of a product, which are the output channels of a work-group.
-    warpgroups: groups of four warps that multiply.
-    units: products of ROWS places that each warpgroup computes at once.
-    slice: input channels that are copied at once, a multiple of 16.
-    run_slots: slots for runs.
-    weight_slots: slots for the weights of a tap and a slice; 0 where all are in shared memory.
+    columns: number of columns of a product, which are the output channels of a work-group.
+    warpgroups: number of groups of four warps that multiply.
+    units: number of products, of ROWS places each, that each warpgroup computes at once.
+    slice: number of input channels that are copied at once, a multiple of 16.
+    run_slots: number of slots for runs.
+    weight_slots: number of slots for the weights of a tap and a slice; 0 if all weights are in
+    shared memory.
     """
 
     columns: int
@@ -76,8 +78,8 @@ class ShiftedTile(RunTile):
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
 """Columns, warpgroups and units of the candidate tiles."""
 _SLICES = (64, 32)
-"""Maximum channels of a slice; the first number that fits is used. With 64 channels a place is a
-line of 128 bytes."""
+"""Maximum numbers of channels of a slice; the first number for which a tile fits is used. With 64
+channels, the channels of a place fill a line of 128 bytes."""
 
 
 class ShiftedGemmMma(ShiftedProduct):
@@ -127,7 +129,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Return the weights in stages, in the order of `stage_order`.
 
-    Their shape is (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
+    The weights are (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
     channels are zero. A line is an output channel. Lines are permuted within blocks of 32, as in
     `implicit_gemm.packed_lines`: line 8 f + 2 q + j of a block is its channel 8 q + 2 f + j.
     """

@@ -1,12 +1,12 @@
-"""shifted_sparse_mma: convolution with windows in float16 and 2:4 sparse weights.
+"""shifted_sparse_mma: convolution in float16 with 2:4 sparse weights.
 
 Each tap is one product on sparse tensor cores. All products of a tile read the same pixels in
 shared memory. The comments at the top of runs.h and of shifted_sparse.cu explain places, parts,
 stages and runs.
 
 Source of 2:4 sparsity: A. Mishra et al., "Accelerating sparse deep neural networks", arXiv
-2104.08378, 2021. Weights with other patterns are supported, too: where four neighbouring weights
-have more than two nonzeros, a second product adds the remaining ones.
+2104.08378, 2021. Weights with other patterns are supported, too: if more than two of four
+neighbouring weights are nonzero, a second product adds the remaining ones.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from gossamer.ops.conv2d.shifted.product import (
 from gossamer.ops.weights import Weights
 
 _MOST_PRODUCTS = 1.6
-"""Maximum ratio of the number of products to the number with purely 2:4 sparse weights. With a
-larger ratio, the algorithm is not a candidate: a dense product takes as long as two 2:4 sparse
-products."""
+"""Maximum ratio of the number of products to the number that purely 2:4 sparse weights would need.
+With a larger ratio, the algorithm is not a candidate: a dense product takes as long as two 2:4
+sparse products."""
 
 SLICE = 64
-"""Input channels that are copied at once, and that a stage multiplies."""
+"""Number of input channels that are copied at once, and that a stage multiplies."""
 ROWS = 64
-"""Output channels of a product. A product is one wgmma instruction of a warpgroup, over 32 input
-channels."""
+"""Output channels of a product. A product is one wgmma instruction of a warpgroup and sums over 32
+input channels."""
 STAGE_HEADER = 16
 """Bytes of a stage's header, which holds the offset of its tap in places."""
 
@@ -49,11 +49,11 @@ STAGE_HEADER = 16
 class SparseTile(RunTile):
     """The sizes of a work-group's tile.
 
-    places: places of a product, a multiple of 32.
-    channel_warpgroups: warpgroups that compute different channels of the same places.
-    place_warpgroups: warpgroups that compute different places of the same channels.
-    run_slots: slots for runs.
-    weight_slots: slots for stages.
+    places: number of places of a product, a multiple of 32.
+    channel_warpgroups: number of warpgroups that compute different channels of the same places.
+    place_warpgroups: number of warpgroups that compute different places of the same channels.
+    run_slots: number of slots for runs.
+    weight_slots: number of slots for stages.
     """
 
     places: int
@@ -69,7 +69,7 @@ class SparseTile(RunTile):
 
     @property
     def warpgroups(self) -> int:
-        """Warpgroups that multiply."""
+        """Number of warpgroups that multiply."""
         return self.channel_warpgroups * self.place_warpgroups
 
     @property
@@ -82,11 +82,11 @@ class SparseTile(RunTile):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage: values, their positions among four, and the header."""
+        """Bytes of a stage: values, their positions in groups of four, and the header."""
         return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
-        # after the stages there is memory to transpose results, and an index for each place
+        # after the stages, shared memory has room to transpose results, and an index for each place
         return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
@@ -95,7 +95,7 @@ class SparseTile(RunTile):
         return tiles * self.expected_stages(problem) * (_STAGE + _STAGE_PLACE * self.places)
 
     def expected_stages(self, problem: Conv2dProblem) -> float:
-        """Return the expected number of stages of a part.
+        """Return the expected number of stages of a part of the output channels.
 
         The estimate assumes that the groups of four weights with more than two nonzeros are at
         random positions.
@@ -108,17 +108,17 @@ class SparseTile(RunTile):
 _INDEX_BYTES = 4
 """Bytes of the index at which the results of a place are stored."""
 _WARPGROUPS = ((2, 1), (1, 2))
-"""Warpgroups along channels and along places of the candidate tiles."""
+"""Numbers of warpgroups along channels and along places in the candidate tiles."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)
-"""Places of a product of the candidate tiles."""
+"""Numbers of places of a product in the candidate tiles."""
 _MOST_TILES = 4
 """Maximum number of candidate tiles of a layer."""
 _STAGE, _STAGE_PLACE = 200, 2.1
-"""Cycles of a stage on an H200: a constant, and cycles per place of a product."""
+"""Cycles of a stage on an H200: a constant term, and a term for each place of a product."""
 
 
 class ShiftedSparseMma(ShiftedProduct):
-    """Shifted products on the tensor cores for 2:4 sparse weights.
+    """Shifted products on tensor cores with 2:4 sparse weights.
 
     Some zero weights next to nonzero weights are multiplied: a NaN or infinity in the input may
     reach an output that has a zero weight for this input.
@@ -163,14 +163,14 @@ class ShiftedSparseMma(ShiftedProduct):
 
 def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, along: int
              ) -> SparseTile | None:
-    """Return the tile with the first numbers of slots that fit; None where none fit."""
+    """Return the tile with the first numbers of slots that fit; None if none fit."""
     tiles = (SparseTile(places, across, along, *slots) for slots in slots_of(problem) if slots[1])
     return next((tile for tile in tiles
                  if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in), None)
 
 
 _FOURS = SLICE // 4
-"""Groups of four neighbouring input channels in a slice."""
+"""Number of groups of four neighbouring input channels in a slice."""
 _RUN_ENDS = np.uint32(1 << 31)
 """The bit of a stage's first word that marks the last stage of a run."""
 
@@ -183,7 +183,7 @@ def _pairs() -> np.ndarray:
     pairs = np.zeros((16, 2), np.int64)
     for mask in range(16):
         positions = [position for position in range(4) if mask >> position & 1][:2]
-        # tensor cores require two different positions, also where there are fewer nonzeros
+        # tensor cores require two different positions, even if there are fewer nonzeros
         others = [position for position in range(4) if position not in positions]
         pairs[mask] = sorted((positions + others)[:2])
     return pairs
@@ -196,7 +196,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile
                   ) -> np.ndarray:
     """Return the stages as bytes (stages of a part, parts, bytes of a stage).
 
-    Parts with fewer stages than others end with zeros, which are not read.
+    Parts with fewer stages than others are padded with zero bytes, which are not read.
     """
     weight = _fours_of(arrays, problem, tile)
     run, _, row, column = stage_order(problem, tile.slices(problem))
@@ -247,9 +247,9 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
 
 
 def _passes(weight: np.ndarray) -> np.ndarray:
-    """Return which weights each of two passes stores, (2, parts, stages, ...).
+    """Return which weights each of the two passes stores, (2, parts, stages, ...).
 
-    In each group of four, the first pass stores the first two nonzeros, the second pass the others.
+    In each group of four, the first pass stores the first two nonzeros, the second the others.
     """
     nonzero = weight != 0
     number = np.cumsum(nonzero, axis=-1)
@@ -271,7 +271,7 @@ def _present(passes: np.ndarray, run: np.ndarray) -> np.ndarray:
 
 
 def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stored values and the words of indices of stages.
+    """Return the stored values of stages, and the words with the positions of these values.
 
     weight: (stages, output channels, fours, 4).
     kept: which of these weights are stored.

@@ -1,1 +1,1 @@
-"""Convolutions that skip the zeros among the weights."""
+"""Convolutions that skip zero weights."""

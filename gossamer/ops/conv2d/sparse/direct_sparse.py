@@ -2,10 +2,10 @@
 
 Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
 1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for a nonzero
-of channel c and tap (r, s), the column (c*H + r)*W + s. An output is the inner product of the
-row with elements of the padded input; a column is the offset of an element from the start of the
-output's window. Unlike in the source, columns are computed with the strides of the input, so that
-several layouts, dilation and groups are possible.
+of channel c and tap (r, s), the column (c*H + r)*W + s, which is the offset of an input from the
+start of a window. An output is the inner product of the row with the inputs at these offsets from
+the start of the output's window. Unlike in the source, columns are computed with the strides of the
+input, so that several layouts, dilation and groups are possible.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _LINE_BYTES = 128
 class PublishedForm:
     """One of the two published kernels, with its sizes.
 
-    variant: "untiled", where a work-item multiplies a row for one point, or "tiled", where a
-    work-group multiplies one row together, in tiles in shared memory.
-    threads: work-items of a work-group.
-    points: output points of a work-item.
+    variant: "untiled", where each work-item computes one output from one CSR row, or "tiled", where
+    the work-items of a work-group share one row, which they read in tiles from shared memory.
+    threads: number of work-items of a work-group.
+    points: number of output points of a work-item.
     """
 
     variant: str
@@ -77,8 +77,8 @@ class DirectSparse(Algorithm):
 
     Each row of the CSR weights is multiplied by the inputs of a window.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
-    zero weights for this input.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -109,7 +109,7 @@ class DirectSparse(Algorithm):
                 device: Device) -> State:
         """Prepare the launches.
 
-        Raises OutOfMemoryError where the stretched columns do not fit.
+        Raises OutOfMemoryError if the stretched columns do not fit.
         """
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
@@ -160,14 +160,14 @@ def padded_source(variant: Variant, padded: TensorSpec,
 class _Points:
     """The output points of one channel, indexed by (outer, row, column, inner).
 
-    In CHWN the innermost index counts the images of the batch. In the tiled kernel, however, it
-    counts only the images that fill a cache line, if the batch is a multiple of this number. Then
-    the windows of neighbouring columns, which share inputs, are computed by work-items that are
-    closer together. In NCHW the innermost index is always 0.
+    In CHWN, `inner` counts the images of the batch. In the tiled kernel, however, it counts only
+    the images that fill a cache line, if the batch is a multiple of that number. The windows of
+    neighbouring columns, which share inputs, are then computed by work-items that are closer
+    together. In NCHW, `inner` is always 0.
 
     sizes: number of values of each index.
-    in_x: elements by which a step along each index moves the window in x.
-    in_y: elements by which a step along each index moves the result in y.
+    in_x: stride of the window in x along each index, in elements.
+    in_y: stride of the result in y along each index, in elements.
     """
 
     sizes: tuple[int, ...]
@@ -189,7 +189,7 @@ class _Points:
 
     @property
     def count(self) -> int:
-        """Output points of one channel."""
+        """Number of output points of one channel."""
         return int(np.prod(self.sizes, dtype=np.int64))
 
     def arguments(self, y: TensorSpec) -> tuple[int, ...]:
@@ -212,9 +212,9 @@ def _work(weights: Weights, problem: Conv2dProblem, spans: int,
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the order in which rows are multiplied.
 
-    The rows of a group of channels are sorted by length, the longest first, and assigned in turn to
-    `parts` parts. So the parts have similar work, and neighbouring rows, which run at the same
-    time, have similar lengths and read the same input channels at the same time.
+    The rows of a group of channels are sorted by length, the longest first, and dealt in turn to
+    `parts` parts. The parts then have similar work. Neighbouring rows, which run at the same time,
+    have similar lengths and read the same input channels at the same time.
     """
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
@@ -225,7 +225,7 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
 
 
 def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function that makes one array of the CSR matrix from a layer's arrays.
+    """Return a function that computes one array of the CSR matrix from a layer's arrays.
 
     part: the name of this array, "indptr", "indices" or "data".
     """
@@ -239,9 +239,9 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
                columns: Buffer, device: Device) -> Buffer:
     """Compute the offset of each weight's input in the padded input.
 
-    The device computes these stretched columns. In NCHW they are the same for every batch size and
-    are cached with the weights. In CHWN all strides grow with the batch, and the columns belong to
-    the state.
+    The device computes these stretched columns. In NCHW, they are the same for every batch size and
+    are cached with the weights. In CHWN, all strides depend on the batch size, so that the columns
+    belong to the state.
     """
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
@@ -263,7 +263,7 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
 
 
 def _fitting(device: Device) -> list[PublishedForm]:
-    """Return the kernels, with their sizes, that the device can run."""
+    """Return the published kernels, with their sizes, that the device can run."""
     return [form for form in FORMS if form.threads <= device.limits.work_group_size
             and form.shared_bytes <= device.limits.shared_bytes]
 
@@ -271,11 +271,11 @@ def _fitting(device: Device) -> list[PublishedForm]:
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
     """Return a sort key of kernels, the fastest expected first.
 
-    The key is not a time. For each weight, a work-item loads an input for each of its points, and
-    the weight itself. A weight in shared memory costs half as much as one in device memory. Up to
-    2048 work-items of a multiprocessor load at once. Kernels that do not fill the device are
-    compared by their numbers of work-items. Kernels that the device may not be able to run come
-    last.
+    The key is not a time. It is the number of loads of a work-item for each weight (an input for
+    each of its points, and the weight itself; a weight in shared memory costs half as much as one
+    in device memory), scaled by how many times 2048 work-items per multiprocessor are needed.
+    Kernels that do not fill the device are compared by their numbers of work-items. Kernels that
+    the device may not be able to run come last.
     """
     points = problem.pixels
     span = form.threads * form.points

@@ -1,14 +1,14 @@
 """direct_sparse_pixels: pruned convolution of few images on tensor cores.
 
-An instruction computes several neighbouring output pixels.
+One instruction computes several neighbouring output pixels.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source finds the input of a column of weights by
-shifting a window's start. Here shared memory has a copy of the input for each horizontal shift, so
-that eight pixels are 16 aligned bytes in float16. Rows of the weights are multiplied together in
-the tensor cores' tile of 16, as in vector-sparse products (Z. Chen et al., "Efficient tensor
-core-based GPU kernels for structured sparsity under reduced precision", SC 2021), but weights need
-not be pruned in blocks.
+shifting the start of a window. In this implementation, shared memory has a copy of the input for
+each horizontal shift, so that eight pixels are 16 aligned bytes in float16. Rows of the weights are
+multiplied together in the tensor cores' tile of 16 rows, as in vector-sparse products (Z. Chen et
+al., "Efficient tensor core-based GPU kernels for structured sparsity under reduced precision", SC
+2021), but weights need not be pruned in blocks.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights
 
 DENSEST = 0.3
-"""Maximum density. By a rule of thumb, hardly a column of 16 rows is empty at larger densities."""
+"""Maximum density. By a rule of thumb, hardly any column of 16 rows is empty at larger
+densities."""
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
-"""Steps that are loaded ahead; a step of TF32 needs twice the registers."""
+"""Number of steps that are loaded ahead; a step of TF32 needs twice the registers."""
 
 _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
@@ -62,19 +63,19 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""Candidate shapes. By the model of an H200 in pixel_tiling.py, the best of them is 1.6% slower
-than the best of 1134 shapes, on average over 24 pruned layers. On any device, every shape that fits
-may be measured."""
+"""Candidate shapes. According to the model of an H200 in pixel_tiling.py, the best of them is 1.6%
+slower than the best of 1134 shapes, on average over 24 pruned layers. On any device, every shape
+that fits may be measured."""
 
 
 class DirectSparsePixels(Algorithm):
     """Products of blocks of similar output channels and neighbouring pixels.
 
-    They are computed on tensor cores in TF32 or float16, with float32 sums.
+    The products are computed on tensor cores in TF32 or float16, with float32 sums.
 
-    If one of the 16 or 32 output channels of a block has a weight in a column, the column is
-    multiplied for all of them. So a NaN or infinity in the input reaches the whole block, including
-    channels with a zero weight in this column. TF32 inputs are rounded.
+    If any of the 16 or 32 output channels of a block has a weight in a column, the column is
+    multiplied for all of them. A NaN or infinity in the input therefore reaches the whole block,
+    including channels with a zero weight in this column. TF32 inputs are rounded.
     """
 
     op = "conv2d"
@@ -180,7 +181,7 @@ def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Varian
 
 @dataclass(frozen=True)
 class _PixelTables:
-    """The tables of the columns of each block of a layer.
+    """The tables of the columns of each block of output channels.
 
     Columns are listed separately for each part of the input channels. A part is the input channels
     of one work-group of a cluster.
@@ -190,12 +191,12 @@ class _PixelTables:
 
     The tables by name:
 
-    "starts" has the first step of each part of each block, and then the total number of steps.
-    "offsets" has for each column of a step the bytes from the first vector in shared memory to the
-    column's first vector.
+    "starts" has the first step of each part of each block, followed by the total number of steps.
+    "offsets" has, for each column of a step, the bytes from the first vector in shared memory to
+    the column's first vector.
     "weights" has four registers for each of 32 lanes, for each step, tile and instruction. A step
     is one instruction in float16, and two instructions of eight columns each in TF32.
-    "channels" has for each row of a block its output channel, or -1.
+    "channels" has, for each row of a block, the row's output channel, or -1.
     """
 
     divided: PixelTiling
@@ -254,8 +255,8 @@ class _PixelTables:
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the order in which columns fill steps, and their offsets in bytes.
 
-        The order has -1 for an unused position. One load of a step reads `banks` columns at once,
-        which are chosen from different banks where possible.
+        An unused position has -1. One load of a step reads `banks` columns at once, which are
+        chosen from different banks where possible.
         """
         divided = self.divided
         channel, tap = np.divmod(columns, divided.problem.taps)
@@ -274,9 +275,9 @@ class _PixelTables:
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
     """Return the blocks in an order that balances the work-groups.
 
-    Each work-group's `together` successive blocks have about the same total length. The blocks, the
-    longest first, are assigned to the work-groups in rounds, and every other round goes through the
-    work-groups in reverse order.
+    The `together` successive blocks of a work-group have about the same total length in every
+    work-group. To achieve this, the blocks are sorted by length, the longest first, and assigned to
+    the work-groups in rounds; every other round goes through the work-groups in reverse order.
     """
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
@@ -285,13 +286,13 @@ def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[
 
 
 def _packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
-    """Return weights as left operands of mma instructions.
+    """Return weights in the register layout of mma's left operand.
 
     values: (..., 16, depth); the depth is 16 for fp16 and 8 for tf32. The result is (..., 32 lanes,
     4 registers).
 
     Register r of lane l holds weights of row l / 4 + 8 (r % 2), from the first half of the columns
-    where r < 2, else from the second half. In tf32 the register holds column l % 4 of the half, in
+    if r < 2, else from the second half. In tf32 the register holds column l % 4 of the half, in
     fp16 columns 2 (l % 4) and 2 (l % 4) + 1 of the half.
     """
     *leading, rows, depth = values.shape

@@ -1,10 +1,10 @@
 """direct_sparse_table: pruned convolution with weights in tables.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. Here
-output channels with weights in similar positions form a block. An input is loaded once for a block,
-and the block's sums stay in registers. With few output points, several sets of work-items share the
-columns of a block.
+inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. In
+this implementation, output channels with weights in similar positions form a block: an input is
+loaded once for the block, and the block's sums stay in registers. With few output points, several
+sets of work-items share the columns of a block.
 """
 
 from __future__ import annotations
@@ -40,38 +40,40 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
 _MASK_BITS = 16
-"""Bits of a tap mask for the rows of a window, and as many for its columns."""
+"""Number of bits of a tap mask for the rows of a window, and number of bits for its columns."""
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
-# another device they only decide the order in which variants are tried: the tuner corrects the
-# scale of an algorithm's estimates by its measurements.
+# other devices they only decide the order in which variants are tried: the tuner's measurements
+# correct the scale of an algorithm's estimates.
 _LOOP = 10
 """Instructions of a loop iteration that do not depend on its columns."""
 _STORE = 30
 """Instructions to store one point."""
 _START = 1500
-"""Cycles to look up a block and its first columns, and to store results."""
+"""Cycles to look up a block and its first columns, and to store results, together."""
 _LATENCY = 300
-"""Cycles from loading a column's offset to having its input, mostly from the L2 cache."""
+"""Cycles from loading a column's offset to receiving its input, mostly from the L2 cache."""
 _LONGEST = 2
-"""Columns of the longest block, which starts first, divided by the mean over all blocks. In real
-layers the ratio is 1.1 to 3.4."""
+"""Number of columns of the longest block, which starts first, divided by the mean number over all
+blocks. In real layers the ratio is 1.1 to 3.4."""
 _WORK_ITEMS_PER_UNIT = 1024
-"""Work-items that a multiprocessor holds, limited by the registers that most configs need."""
+"""Number of work-items that a multiprocessor holds, limited by the registers of most configs."""
 _BYTES_PER_CYCLE = 32
-"""Bytes that a multiprocessor loads from the L2 cache in a cycle."""
+"""Bytes that a multiprocessor loads from the L2 cache per cycle."""
 
 
 @dataclass(frozen=True)
 class TableForm:
     """The sizes with which the kernel is compiled.
 
-    rows: output channels of a block.
-    points: output points of a work-item.
-    lanes: work-items of a set. They multiply the same columns with the inputs of different points.
-    blocks: blocks of a work-group.
-    splits: sets of work-items among which a block's columns are divided: 1 or a multiple of rows.
-    masked: 1 where the kernel reads the input without padding and masks taps outside of the image,
-    0 where the input is first copied with its padding.
+    rows: number of output channels of a block.
+    points: number of output points of a work-item.
+    lanes: number of work-items of a set, which multiply the same columns with the inputs of
+    different points.
+    blocks: number of blocks of a work-group.
+    splits: number of sets of work-items among which a block's columns are divided: 1 or a multiple
+    of rows.
+    masked: 1 if the kernel reads the input without padding and masks taps outside of the image, 0
+    if the input is first copied with its padding.
     """
 
     rows: int
@@ -113,26 +115,26 @@ FORMS = (
     TableForm(2, 8, 64, blocks=8),
     TableForm(4, 8, 64, blocks=4),
 )
-"""Candidate sizes. TableForm(1, 1, 32, splits=8) works for every problem: its work-items have one
-point each, and its work-groups fit any device."""
+"""Candidate sizes. TableForm(1, 1, 32, splits=8) works for every problem: each of its work-items
+has one point, and its work-groups fit any device."""
 
 
 @dataclass(frozen=True)
 class OutputPlanes:
-    """The output points of one channel, plane by plane, in the order of memory.
+    """The output points of one channel, plane by plane, in memory order.
 
     The points of a plane are indexed by (row, column, image). A plane is one image, or all images
-    where images are innermost.
+    if images are the innermost axis.
 
     planes: number of planes.
-    count: points of a plane.
-    row: points of a row: images times the columns of the input where the points are linear, else
-    images times the columns of the output.
-    images: images of a column.
-    linear: true where each point's window starts one element after the previous point's window.
+    count: number of points of a plane.
+    row: number of points of a row: images times the columns of the input if the points are linear,
+    else images times the columns of the output.
+    images: number of images of a column.
+    linear: True if each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
-    in_x: elements by which a step along planes, rows and columns moves the window in x.
-    in_y: elements by which a step along planes, rows and columns moves the result in y.
+    in_x: strides of the window in x along planes, rows and columns, in elements.
+    in_y: strides of the result in y along planes, rows and columns, in elements.
     """
 
     planes: int
@@ -178,25 +180,25 @@ class TableTiling:
 
     @property
     def vector(self) -> int:
-        """Images that a work-item loads at once."""
+        """Number of images that a work-item loads at once."""
         return 4 if self.walk.images % 4 == 0 and self.form.points % 4 == 0 else 1
 
     @property
     def width(self) -> int:
-        """Neighbouring points of a set: one vector for each lane."""
+        """Number of neighbouring points of a set: one vector for each lane."""
         return self.form.lanes * self.vector
 
     @property
     def vectors(self) -> int:
-        """Vectors of a work-item."""
+        """Number of vectors of a work-item."""
         return self.form.points // self.vector
 
     @property
     def distance(self) -> int:
         """Distance in points from a work-item's point (or vector) to its next point.
 
-        The result is 0 where the sizes do not suit the plane, because the kernel would read points
-        outside of the plane, or work-items would have no points. Where the plane is smaller than
+        The result is 0 if the sizes do not suit the plane, because the kernel would read points
+        outside of the plane, or some work-items would have no points. If the plane is smaller than
         two vectors of all lanes, the two vectors may overlap.
         """
         if self.form.masked:
@@ -208,20 +210,20 @@ class TableTiling:
 
     @property
     def tiles(self) -> int:
-        """Work-groups along a plane."""
+        """Number of work-groups along a plane."""
         return -(-self.walk.count // (self.width + (self.vectors - 1) * self.distance))
 
 
 class DirectSparseTable(Algorithm):
     """Products of inputs with blocks of output channels, by tables of weights.
 
-    The input of a column is loaded once for a block of output channels, and is multiplied by one
-    weight for each channel. The kernel does not depend on the weights.
+    The input of a column is loaded once for a block of output channels and multiplied by one weight
+    for each channel. The weights are data: the kernel is not compiled for them.
 
-    Columns in which no channel of a block has a weight are skipped. A column in which only some
-    channels have a weight is multiplied by zero for the block's other channels. So a NaN or
-    infinity of the input reaches all channels of a block as NaN, as in a dense convolution; with
-    rows=1 it reaches only channels with a weight in this column.
+    Columns in which no channel of a block has a weight are skipped. If only some channels have a
+    weight in a column, the column is multiplied by zero for the block's other channels. A NaN or
+    infinity in the input therefore reaches all channels of a block as NaN, as in a dense
+    convolution; with rows=1 it reaches only channels with a weight in this column.
     """
 
     op = "conv2d"
@@ -241,7 +243,7 @@ class DirectSparseTable(Algorithm):
         if problem.outputs[0].size == 0:
             yield Variant(config_of(TableForm(1, 1, 32)), problem.inputs, problem.outputs)
             return
-        # with one image both layouts are the same in memory
+        # with one image, both layouts are the same in memory
         layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
         offered = sorted((_offered(problem, device, layout) for layout in layouts),
                          key=lambda layout_offer: layout_offer[0])
@@ -322,7 +324,7 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
     """Return the kernel's tables of the weights, and a function that returns the tap masks.
 
     In the tables, a column is an offset in x. The tap mask of a column has one bit for the row and
-    one for the column of its tap. Weights are divided into blocks once for all input sizes.
+    one for the column of its tap. The division of the weights into blocks is computed only once.
 
     x: the input as the kernel reads it.
     """
@@ -357,7 +359,7 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
 
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
                    limits: Limits) -> dict[TableForm, float]:
-    """Return the expected cycles of the sizes that suit the device and the planes.
+    """Return the expected cycles for all sizes that suit the device and the planes.
 
     x: the input, without stored padding.
     """
@@ -381,10 +383,10 @@ def fitting(limits: Limits) -> list[TableForm]:
 
 
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
-    """Return the expected cycles, as if weights were at random positions.
+    """Return the expected cycles, assuming that weights are at random positions.
 
     The estimate is based on counts, not on measurements. Four columns of a set cost the longer of
-    two times: to issue their instructions, four per cycle, or to load words of the input and of the
+    two times: issuing their instructions, four per cycle, or loading words of the input and of the
     table from the L1 cache, one word per cycle for each lane of a warp. The inputs of a work-group
     are loaded into the L1 cache once. The latency of loads is a lower bound on the time of a set.
 
@@ -419,7 +421,7 @@ def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: 
 
 
 def _columns(problem: Conv2dProblem, rows: int) -> float:
-    """Return the expected number of columns where any of `rows` channels has a weight."""
+    """Return the expected number of columns in which any of `rows` channels has a weight."""
     return float(problem.depth * (1 - (1 - problem.weights_info.density)**rows))
 
 

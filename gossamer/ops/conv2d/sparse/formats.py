@@ -22,24 +22,24 @@ DENSEST = 0.75
 """Maximum density at which sparse algorithms are tried. By a rule of thumb, dense algorithms are
 faster at larger densities on any device."""
 _CANDIDATES = 512
-"""The next channel of a block is chosen from at most this number of remaining channels: those with
-the most nonzero weights. The limit bounds the time for layers with many channels."""
+"""Number of remaining channels, those with the most nonzero weights, from which the next channel of
+a block is chosen. The limit bounds the time for layers with many channels."""
 _UNROLLED = 4
-"""Columns that a kernel multiplies in an iteration of its loop."""
+"""Number of columns that a kernel multiplies per loop iteration."""
 _MULTIPLE = 8
-"""The number of blocks is rounded up to a multiple of this number, which is the maximum number of
-blocks of a work-group."""
+"""The number of blocks is rounded up to a multiple of this number, the maximum number of blocks of
+a work-group."""
 
 
 def too_dense(weights: WeightsInfo) -> str | None:
-    """Return why algorithms that skip zeros are not tried; None where they are tried."""
+    """Return why algorithms that skip zeros are not tried; None if they are tried."""
     if weights.density > DENSEST:
         return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
     return None
 
 
 def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
-    """Return why kernels with 32-bit offsets are not tried; None where they are."""
+    """Return why kernels with 32-bit offsets cannot compute a pruned problem; None if they can."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if (reason := too_dense(problem.weights_info)) is not None:
@@ -66,7 +66,7 @@ def padded_input(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
 
 
 def padded_bytes(x: TensorSpec, problem: Conv2dProblem) -> int:
-    """Return the bytes of the padded input; 0 where x needs no padding."""
+    """Return the bytes of the padded input; 0 if x needs no padding."""
     return padded_input(x, problem).nbytes if any(problem.pads) else 0
 
 
@@ -76,7 +76,7 @@ class Table:
 
     starts: (blocks + 1) index of each block's first column, divided by 4; the last entry is the end
     of the last block.
-    channels: (blocks, rows) output channels; -1 where a block has fewer channels.
+    channels: (blocks, rows) output channels; -1 if a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
     ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
     is a multiple of 4. Four more columns follow the last block, because kernels read ahead.
@@ -115,7 +115,7 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
         channels[block, :len(members)] = members
         if len(columns):
             span = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
-            all_columns[span] = columns[-1]  # columns that fill up the last four have zero weights
+            all_columns[span] = columns[-1]  # columns that pad the last four have zero weights
             all_columns[span][:len(columns)] = columns
             all_columns[span] += members[0] // per_group * matrix.shape[1]
             values[span][:len(columns), :len(members)] = matrix[members][:, columns].T
@@ -126,8 +126,8 @@ def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
     """Group the rows of a mask (M, K) into blocks of similar rows.
 
     Blocks have `rows` rows; the last block may have fewer. A block starts with the remaining row
-    that is true most often. Then the row with the highest cosine similarity to the columns that the
-    block covers is added repeatedly; of equally similar rows, the first one.
+    that is true most often. Rows are then added one at a time: each time the remaining row with the
+    highest cosine similarity to the union of the block's rows; among equals, the first one.
     """
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")

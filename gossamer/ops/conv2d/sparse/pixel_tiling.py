@@ -1,4 +1,4 @@
-"""The division of a layer among the work-groups of direct_sparse_pixels, and their time."""
+"""The division of a layer among the work-groups of direct_sparse_pixels, and time estimates."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork, groups_per_unit
 
 ROWS = 16
-"""Output channels of a tensor core instruction's tile."""
+"""Number of output channels of a tensor core instruction's tile."""
 MOST_IMAGES = 8
 """Maximum batch. Larger batches have enough images for algorithms that compute one image per
 work-item."""
 DEPTH = 16
-"""Columns of the weights that one step multiplies."""
+"""Number of columns of the weights that one step multiplies."""
 _FRAGMENT = 8
-"""Pixels of a tensor core instruction's tile."""
+"""Number of pixels of a tensor core instruction's tile."""
 _BATCH = 16
-"""The most inputs that a work-item loads at once."""
+"""Maximum number of inputs that a work-item loads at once."""
 _LARGEST_GRID = 65535
-"""The most work-groups of a grid along y and along z."""
+"""Maximum number of work-groups of a grid along y and along z."""
 _SIMILAR, _LONGEST = 0.85, 1.3
 """Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many columns as a
-block of rows taken at random, and the block with the most columns has _LONGEST times as many as the
-mean block. Both ratios are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not
-depend on the device."""
+block of random rows, and the block with the most columns has _LONGEST times as many as the mean.
+Both ratios are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not depend on
+the device."""
 
 
 @dataclass(frozen=True)
 class PixelTile:
-    """The work of a work-group and of its warps.
+    """The sizes of a work-group's tile and of the parts of its warps.
 
-    tiles: tiles of 16 output channels in a block.
-    blocks: blocks of a work-group.
-    warps_p: warps that share a tile of pixels.
-    parts: warps that share the columns of a block.
-    fragments: groups of eight neighbouring pixels that a warp computes.
-    cluster: work-groups that share the input channels.
+    tiles: number of tiles of 16 output channels in a block.
+    blocks: number of blocks of a work-group.
+    warps_p: number of warps that share a tile of pixels.
+    parts: number of warps that share the columns of a block.
+    fragments: number of groups of eight neighbouring pixels that a warp computes.
+    cluster: number of work-groups that share the input channels.
     """
 
     tiles: int
@@ -68,7 +68,10 @@ class PixelTile:
 
     @property
     def sum_fragments(self) -> int:
-        """Fragments of sums, of 16 rows and 8 pixels, that each work-group of a cluster adds up."""
+        """Number of fragments of sums that each work-group of a cluster adds up.
+
+        A fragment has 16 rows and 8 pixels.
+        """
         return self.blocks * self.tiles * self.warps_p * self.fragments // self.cluster
 
     @property
@@ -84,11 +87,11 @@ class PixelTiling:
     A line is a row of pixels. A tile has `lines` lines, each of `width` fragments.
 
     Shared memory holds a work-group's channels in vectors of eight inputs, with a copy of each
-    channel for each horizontal tap. Within a copy, lines are grouped by their residue: their index
-    modulo the vertical stride.
+    channel for each horizontal tap. Within a copy, lines are grouped by their residue, which is
+    their index modulo the vertical stride.
 
     problem: the convolution.
-    shape: the work of a work-group.
+    shape: the sizes of a work-group's tile.
     precision: "fp16" or "tf32".
     """
 
@@ -103,108 +106,108 @@ class PixelTiling:
 
     @property
     def banks(self) -> int:
-        """Columns that one load reads without bank conflicts.
+        """Number of columns that one load reads without bank conflicts.
 
-        Their vectors must be in different banks.
+        The vectors of these columns must be in different banks.
         """
         return 128 // self.vector_bytes
 
     @cached_property
     def width(self) -> int:
-        """Fragments of a line of a tile."""
+        """Number of fragments of a tile's line."""
         fragments = -(-self.problem.out_width // _FRAGMENT)
         return -(-fragments // -(-fragments // self._capacity))
 
     @cached_property
     def lines(self) -> int:
-        """Output lines of a tile."""
+        """Number of output lines of a tile."""
         most = max(1, self._capacity // self.width)
         return -(-self.problem.out_height // -(-self.problem.out_height // most))
 
     @property
     def _capacity(self) -> int:
-        """The most fragments of a tile."""
+        """Maximum number of fragments of a tile."""
         return self.shape.warps_p * self.shape.fragments
 
     @property
     def tiles_across(self) -> int:
-        """Tiles along x."""
+        """Number of tiles along x."""
         return -(-self.problem.out_width // (_FRAGMENT * self.width))
 
     @property
     def tiles_down(self) -> int:
-        """Tiles along y."""
+        """Number of tiles along y."""
         return -(-self.problem.out_height // self.lines)
 
     @property
     def channels(self) -> int:
-        """Input channels of a work-group."""
+        """Number of input channels of a work-group."""
         return -(-self.problem.group_channels // self.shape.cluster)
 
     @property
     def blocks(self) -> int:
         """Number of blocks of a group of the convolution.
 
-        The number includes empty blocks that fill up the last work-group.
+        The number includes empty blocks that pad the last work-group.
         """
         blocks = -(-self.problem.group_out_channels // self.shape.rows)
         return -(-blocks // self.shape.blocks) * self.shape.blocks
 
     @property
     def span(self) -> tuple[int, int]:
-        """Input lines and columns that the windows of a tile cover."""
+        """Numbers of input lines and columns that the windows of a tile cover."""
         return (self.problem.window(0, self.lines),
                 self.problem.window(1, _FRAGMENT * self.width))
 
     @property
     def columns(self) -> int:
-        """The most inputs of a line in a tile."""
+        """Maximum number of inputs of a line in a tile."""
         return min(self.span[1], self.problem.width)
 
     @property
     def items(self) -> int:
-        """The most inputs of a channel in a tile."""
+        """Maximum number of inputs of a channel in a tile."""
         return min(self.span[0], self.problem.height) * self.columns
 
     @property
     def at_once(self) -> int:
-        """Channels that a work-group copies to shared memory at once."""
+        """Number of channels that a work-group copies to shared memory at once."""
         return max(1, self.shape.work_group // self.items)
 
     @property
     def batches(self) -> int:
-        """Number of batches of loads in which a work-item copies its channels."""
+        """Number of batches of loads with which a work-item copies its channels."""
         return -(-self.channels // (self.at_once * _BATCH))
 
     @property
     def batch(self) -> int:
-        """Inputs in a batch of loads, one of each channel.
+        """Number of inputs in a batch of loads, one of each channel.
 
-        A work-item waits for a batch before it loads the next one.
+        A work-item waits for one batch before it loads the next.
         """
         return -(-self.channels // (self.at_once * self.batches))
 
     @property
     def residue_vectors(self) -> int:
-        """Vectors of the lines of a copy that share one residue."""
+        """Number of vectors in a copy's lines of the same residue."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property
     def tap_vectors(self) -> int:
-        """Vectors of a copy: an odd number, so that columns are spread over the banks."""
+        """Number of vectors of a copy, made odd so that columns are spread over the banks."""
         return self.problem.stride[0] * self.residue_vectors | 1
 
     @property
     def channel_vectors(self) -> int:
-        """Vectors of a channel: an odd number, so that columns are spread over the banks."""
+        """Number of vectors of a channel, made odd so that columns are spread over the banks."""
         return self.problem.kernel[1] * self.tap_vectors | 1
 
     @property
     def vectors(self) -> int:
-        """Vectors in shared memory.
+        """Number of vectors in shared memory.
 
-        The number includes channels that fill up the last batch of loads, and spare vectors after
-        the last tap, which warps without pixels read.
+        The number includes channels that pad the last batch of loads, and spare vectors after the
+        last tap, which warps without pixels read.
         """
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_vectors + self._capacity
@@ -218,7 +221,7 @@ class PixelTiling:
                 + barrier)
 
     def why_unfit(self, limits: Limits) -> str | None:
-        """Return why the device cannot run MOST_IMAGES images; None where it can."""
+        """Return why the device cannot run MOST_IMAGES images; None if it can."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory per work-group, the device "
                     f"has {limits.shared_bytes_opt_in}")
@@ -242,8 +245,9 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     """Return the expected time of the kernel in microseconds.
 
     A work-group copies its inputs from the L2 cache to shared memory, multiplies its steps of 16
-    columns and adds up its sums. Multiplication takes the longer of two times: the latencies of all
-    steps of the warp with the most columns, or the products of all work-groups of a multiprocessor.
+    columns, and adds up its sums. The products take the longer of two times: the latencies of all
+    steps of the warp with the most columns, or the throughput of the products of all work-groups of
+    a multiprocessor.
     """
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
@@ -258,7 +262,7 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     columns = divided.channels * problem.taps * min(
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
-    # TF32 needs two instructions and four loads where float16 needs one instruction and two loads
+    # for one instruction and two loads of float16, TF32 needs two instructions and four loads
     factor = 2 if divided.precision == "tf32" else 1
     warps = shape.blocks * shape.warps_p
     multiplied = warps * (columns / DEPTH + 0.5) * factor * (

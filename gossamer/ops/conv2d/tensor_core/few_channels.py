@@ -1,6 +1,6 @@
 """few_channels_mma: convolution of few input channels on tensor cores in float16.
 
-This is typically the first convolution of a network. The kernel reads the float32 image itself.
+Typically, this is the first convolution of a network. The kernel reads the float32 image itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group; columns are a multiple of 16. The order, in which
-every device tries them, is a rule of thumb."""
+"""Rows and columns of outputs of a work-group; columns are a multiple of 16. Shapes are tried in
+this order on every device; the order is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
 """Maximum number of values of a window, including the zeros that pad its rows. The limit is a rule
-of thumb: with larger windows, a separate conversion of the image is cheap compared with the
-products."""
+of thumb: with larger windows, the products take much longer than a separate conversion of the
+image would."""
 _MOST_PART = 64
-"""The most output channels whose sums fit the registers of a work-group."""
+"""Maximum number of output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
-"""Maximum bytes of shared memory of a work-group. Every device allows as many without an opt-in."""
+"""Maximum bytes of shared memory of a work-group. Every device allows this size without an
+opt-in."""
 _MOST_GRID = 65535
-"""The most work-groups of a grid along y and along z."""
+"""Maximum number of work-groups of a grid along y and along z."""
 _WARPS = 4
 _MULTIPLE = 8
 
@@ -44,7 +45,7 @@ class FewChannelsMma(Algorithm):
     """Convolution of up to 4 input channels in float16, with float32 sums.
 
     The kernel reads float32 in NCHW, the usual format of a network's images, and writes float16 in
-    NHWC. So no other kernel has to convert the image.
+    NHWC, so that no other kernel has to convert the image.
     """
 
     op = "conv2d"
@@ -88,9 +89,9 @@ class FewChannelsMma(Algorithm):
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
                  image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
-        """Return one launch, or none where the output is empty.
+        """Return one launch, or none if the output is empty.
 
-        image: the macros of the image.
+        image: the macros that describe how the kernel reads the image.
         given: kernel arguments of the arithmetic that computes the image's values.
         """
         if variant.outputs[0].size == 0:
@@ -137,7 +138,7 @@ def _steps(problem: Conv2dProblem) -> int:
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Return the number of output channels that are permuted together, a group.
+    """Return the number of output channels of a group, within which channels are permuted.
 
     The permutation assigns up to 8 neighbouring channels to each of four lanes.
     """
@@ -160,13 +161,13 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
     """Return the sizes of a work-group that fit shared memory.
 
-    Each is (output channels, rows of outputs, columns of outputs).
+    Each entry is (output channels, rows of outputs, columns of outputs).
     """
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = problem.window(0, rows), problem.window(1, columns)
         pitch = -(-width // 2) * 2
-        # with an odd stride shared memory holds two copies of all values
+        # with an odd stride, shared memory holds two copies of all values
         copies = 1 + problem.stride[1] % 2
         numbers = copies * (pitch * (problem.channels * height + 16) + 96)
         if 2 * numbers + 32 * _steps(problem) * part <= _MOST_SHARED:
@@ -178,7 +179,7 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -
     """Return the weights as registers of the 32 lanes of a warp.
 
     The axes are, from the outermost: parts of `part` output channels, steps of 16 values of a
-    window, and tiles of 8 columns. Each lane has two registers per tile. Where a part has an even
+    window, and tiles of 8 columns. Each lane has two registers per tile. If a part has an even
     number of tiles, a lane's registers of two neighbouring tiles are adjacent. The values of a
     window are ordered by row, channel and column, with zeros as the padding of each row.
 

@@ -1,7 +1,7 @@
 """pointwise_mma and implicit_gemm_mma: convolution as a matrix product on tensor cores.
 
-The left matrix is the im2col matrix. This matrix is never stored: its values are copied from the
-input during the product.
+The left matrix is the im2col matrix, which is never stored: its values are copied from the input
+during the product.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 _OUTSIDE = 0x7fff
-"""A row that is outside of every image."""
+"""A row index that is outside of every image."""
 
 
 class _MmaProduct(Algorithm):
@@ -82,7 +82,7 @@ class _MmaProduct(Algorithm):
                  for layout in _layouts(problem, precision)]
 
         def least_us(tile: MmaTile) -> float:
-            # tiles are ordered by their time in the least precise and fastest precision
+            # tiles are ordered by their expected time in the least precise, and fastest, precision
             return expected_us(problem, tile, *forms[-1], device.limits)
 
         tiles = {form: fitting(problem, *form, device.limits) for form in forms}
@@ -150,9 +150,9 @@ class PointwiseMma(_MmaProduct):
 
 
 class ImplicitGemmMma(_MmaProduct):
-    """Convolution with windows on tensor cores in TF32 or float16, with float32 sums.
+    """Convolution on tensor cores in TF32 or float16, except 1x1 without padding.
 
-    TF32 inputs are truncated, not rounded.
+    Sums are float32. TF32 inputs are truncated, not rounded.
     """
 
     name = "implicit_gemm_mma"
@@ -162,7 +162,8 @@ class ImplicitGemmMma(_MmaProduct):
 def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
     """Return the layouts in which the input is read.
 
-    These are NHWC, and also NCHW where the bytes of a group's channels are not a multiple of 16.
+    The layouts are NHWC and, if the bytes of a group's channels are not a multiple of 16, also
+    NCHW.
     """
     return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
 
@@ -182,7 +183,7 @@ def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
 
 
 def _reads_pixels(problem: Conv2dProblem, variant: Variant) -> bool:
-    """Return whether an output reads adjacent values of one pixel only."""
+    """Return whether each output reads only adjacent values of a single pixel."""
     return (problem.kernel == (1, 1) and not any(problem.pads)
             and variant.inputs[0].layout == "NHWC")
 
@@ -215,7 +216,7 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                  precision: str) -> np.ndarray:
     """Return the weights as (groups, stages, lines, values of a line).
 
-    A line is one output channel in one stage. Four lanes share a row of the tensor cores' results.
+    A line is one output channel in one stage. In the tensor cores' results, four lanes share a row.
     If a lane stores 4 output channels or more at once, lines are permuted within each block of
     4 * vector output channels, so that each of the four lanes has adjacent channels: line
     8 f + 2 q + j of the block is channel vector * q + 2 f + j, where f is a fragment, q the lane,
@@ -250,7 +251,7 @@ def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, values
                    ) -> np.ndarray:
     """Return the index table along K, (entries, 2) in int32.
 
-    An entry for every `values`-th k holds its offset in x from a window's first pixel, and its
+    The entry for every `values`-th k holds the offset in x from a window's first pixel, and the
     position within the window as row << 16 | column. Entries after the last k have a row outside of
     every image.
 

@@ -1,7 +1,7 @@
 """Tiles of matrix products on tensor cores, and estimates of their times.
 
-K is the axis over which the product sums: for each tap (r, s) of a window, the input channels of a
-group. Eight chunks of 16 bytes along K make a line.
+K is the axis over which the product sums; it runs over the taps (r, s) of a window and, for each
+tap, over the input channels of a group. Eight chunks of 16 bytes along K make a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gossamer.ops.gpu import (
 from gossamer.tensor import rounded_up
 
 CHUNKS = 8
-"""Chunks of 16 bytes in a line."""
+"""Number of chunks of 16 bytes in a line."""
 
 
 def vector_of(precision: str) -> int:
@@ -33,14 +33,14 @@ def vector_of(precision: str) -> int:
 def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
     """Return the bytes of a pixel in NHWC that are copied at once.
 
-    This is the largest divisor of 16 (the bytes of a chunk) that also divides the bytes of a
+    The number is the largest divisor of 16 (the bytes of a chunk) that also divides the bytes of a
     group's channels.
     """
     return math.gcd(16, problem.group_channels * (2 if precision == "fp16" else 4))
 
 
 def stored_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Return the adjacent output channels that a lane stores at once.
+    """Return the number of adjacent output channels that a lane stores at once.
 
     The number is 8 (in float16 only), 4, 2 or 1.
     """
@@ -55,7 +55,8 @@ def stages_of(problem: Conv2dProblem, precision: str) -> int:
 def lines_of(problem: Conv2dProblem, precision: str) -> int:
     """Return the number of lines of a stage.
 
-    These are the output channels of a group, rounded up to a multiple of 4 * vector_of(precision).
+    The number is that of the output channels of a group, rounded up to a multiple of
+    4 * vector_of(precision).
     """
     return rounded_up(problem.group_out_channels, 4 * vector_of(precision))
 
@@ -70,17 +71,17 @@ _LINE = 128
 class MmaTile:
     """The sizes of a work-group's tile.
 
-    tile_p: output pixels of a work-group.
-    tile_m: output channels of a work-group.
-    warps_p: warps that share the pixels.
-    warps_m: warps that share the output channels.
-    warps_k: warps that share the K range.
-    cluster: work-groups that share the K range.
-    slots: stages of 128 bytes of K that shared memory holds.
-    blocks_per_unit: work-groups that a multiprocessor should hold at once.
-    keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
-    wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where warps multiply by mma.
-    copy_warps: with wgmma, warps that only copy.
+    tile_p: number of output pixels of a work-group.
+    tile_m: number of output channels of a work-group.
+    warps_p: number of warps that share the pixels.
+    warps_m: number of warps that share the output channels.
+    warps_k: number of warps that share the K range.
+    cluster: number of work-groups that share the K range.
+    slots: number of stages, of 128 bytes of K each, that shared memory holds.
+    blocks_per_unit: number of work-groups that a multiprocessor should hold at once.
+    keeps_weights: 1 if a work-group keeps the weights of all its tiles in shared memory.
+    wgmma: 1 if warpgroups multiply by wgmma (sm_90a), 0 if warps multiply by mma.
+    copy_warps: with wgmma, number of warps that only copy.
     """
 
     tile_p: int
@@ -102,12 +103,12 @@ class MmaTile:
 
     @property
     def copiers(self) -> int:
-        """Work-items that copy."""
+        """Number of work-items that copy."""
         return 32 * self.copy_warps or self.work_group
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a copying and of a multiplying work-item, with wgmma."""
+        """Numbers of registers of a copying and of a multiplying work-item, with wgmma."""
         each = REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * self.copiers
@@ -116,8 +117,8 @@ class MmaTile:
     def shared_bytes(self, stages: int) -> int:
         """Return the bytes of shared memory of a work-group.
 
-        Barriers and slots are followed by the weights of all stages, or by the sums of the warps
-        and work-groups that share K.
+        After the barriers and slots, shared memory holds the weights of all stages, or the sums of
+        the warps and work-groups that share K.
         """
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
@@ -140,7 +141,7 @@ class MmaTile:
 
     @property
     def lead(self) -> int:
-        """Stages that are copied ahead."""
+        """Number of stages that are copied ahead."""
         return self.slots - 1
 
     @property
@@ -151,8 +152,8 @@ class MmaTile:
     def stages_ahead_of_operand(self, precision: str) -> int:
         """Return how many stages can be copied while slots hold an operand of the epilogue.
 
-        A tensor operand may be copied to slots of the ring, as the last stages of a tile. The
-        result is negative where the operand is not copied to slots.
+        A tensor operand may be copied to slots of the ring, like further stages at the end of a
+        tile. The result is negative if the operand is not copied to slots.
         """
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
@@ -196,8 +197,8 @@ device, every tile that fits may be measured."""
 _WINDOW = 1.28
 """Slowdown of copies of windows, because their pixels are not contiguous."""
 _NARROW_COPIES, _GATHER = 8, 0.6
-"""Rules of thumb: copies of 4 or 8 bytes that a multiprocessor starts per cycle, and cycles that it
-needs to load a single value."""
+"""Rules of thumb: number of copies of 4 or 8 bytes that a multiprocessor starts per cycle, and
+cycles that it needs to load a single value."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue per sum, and of a store per byte."""
 _TILE = 245
@@ -207,7 +208,7 @@ _TILE = 245
 def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
     """Return whether inputs are copied asynchronously, at least 4 bytes at once.
 
-    Otherwise values are loaded one by one.
+    Otherwise values are loaded one at a time.
     """
     return layout == "NHWC" and bytes_at_once(problem, precision) >= 4
 
@@ -218,8 +219,8 @@ def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits)
     layout: the layout of the input.
     """
     stages = stages_of(problem, precision)
-    # with wgmma only few warps copy: too few to load values one by one, and with too few registers
-    # for narrow copies of windows
+    # with wgmma only few warps copy: too few to load values one at a time, and with too few
+    # registers for narrow copies of windows
     is_narrow = bytes_at_once(problem, precision) < 16
     most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
         is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))

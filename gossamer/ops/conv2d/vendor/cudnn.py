@@ -38,11 +38,11 @@ from gossamer.tensor import pack
 
 _LAYOUTS = ("NHWC", "NCHW")
 _COMPILING_SECONDS = 0.1
-"""Expected seconds to build a plan with a fused epilogue, for which cuDNN compiles a kernel. They
-were measured on the host of an H200."""
+"""Expected seconds to build a plan with a fused epilogue, for which cuDNN compiles a kernel;
+measured on the host of an H200."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 _SOONEST_FIRST = tuple(reversed(PRECISIONS))
-"""Precisions, sorted by the time that cuDNN needs to offer plans, the shortest first."""
+"""Precisions in ascending order of the time that cuDNN needs to offer plans."""
 
 
 @dataclass
@@ -51,8 +51,8 @@ class _BuiltConvolution:
 
     graph: cuDNN's graph.
     engine: name of the plan's engine.
-    constants: buffers of the weights and channel operands, by the tensor's number in the graph.
-    inputs: indices of the launch's inputs, by the tensor's number in the graph.
+    constants: buffers of the weights and channel operands, by the UID of the tensor in the graph.
+    inputs: indices of the launch's inputs, by the UID of the tensor in the graph.
     """
 
     graph: Any = field(repr=False)
@@ -65,7 +65,7 @@ class Cudnn(Algorithm):
     """Convolution by one of cuDNN's execution plans.
 
     The epilogue is fused into the plan's graph or applied by another kernel after the plan. A
-    config states the rank of a plan in cuDNN's list for one precision and layout, and how the
+    config holds the rank of a plan in cuDNN's list for one precision and layout, and how the
     epilogue is applied.
     """
 
@@ -95,13 +95,13 @@ class Cudnn(Algorithm):
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
-        # cuDNN may have plans in strict float32 for only one way to apply the epilogue; this way
+        # cuDNN may have plans in strict float32 for only one way to apply the epilogue; that way
         # then comes first
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # First come the plans of rank 0, with each way to apply the epilogue. Then come all further
-        # plans with the first way, and last all further plans with the second way: a fused epilogue
+        # First come the plans of rank 0, with each way to apply the epilogue. Then come all other
+        # plans with the first way, and last all other plans with the second way: a fused epilogue
         # is nearly always faster.
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
@@ -188,7 +188,7 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
-    """Return cuDNN's offer for the problem's description in each layout."""
+    """Return what cuDNN offers for the problem in each layout."""
     forms = [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
              for layout in _LAYOUTS]
     return {form: offered(device, problem, form) for form in forms}

@@ -1,4 +1,4 @@
-"""Convolutions and their epilogues as graphs of cuDNN, and the execution plans for them."""
+"""Convolutions and their epilogues as cuDNN graphs, and the execution plans of these graphs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
-"""Maximum number of plans for one description of a convolution. cuDNN's heuristics list fast plans
-first."""
+"""Maximum number of plans for one description of a convolution. cuDNN's heuristics list the plans
+that they expect to be fast first."""
 _MEMORY_SHARE = 32
 """Plans that need more workspace than the device's memory divided by this number are excluded."""
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
-"""Numbers (uids) that identify tensors in a graph; operand i has the number OPERAND + i."""
+"""UIDs that identify tensors in a graph; operand i has the UID OPERAND + i."""
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 _REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
 # larger tiles make Winograd's results less accurate; sums without a fixed order differ between
@@ -64,8 +64,8 @@ class CudnnForm:
 
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
-    fused: true where the epilogue is part of the graph.
-    exact: true where all products and sums are integers, which Winograd and FFT would round.
+    fused: True if the epilogue is part of the graph.
+    exact: True if all products and sums are integers, which Winograd and FFT would round.
     """
 
     precision: str
@@ -88,7 +88,7 @@ class ExecutionPlan:
     """An execution plan that cuDNN offers.
 
     index: index in cuDNN's list.
-    engine: name of its engine with the settings ("eng12_k2=3").
+    engine: name of the plan's engine with its settings ("eng12_k2=3").
     workspace: its workspace in bytes.
     """
 
@@ -120,7 +120,7 @@ def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOff
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     """Return a problem reduced to the fields that cuDNN's plans depend on.
 
-    Facts about weights and values are removed, and so is an epilogue that is not fused.
+    Facts about weights and values are removed, and an epilogue that is not fused is removed, too.
     """
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
@@ -166,7 +166,8 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
         for note in (*_EXCLUDED_NOTES[form.precision], *(_TRANSFORMS if form.exact else ())):
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
         # The frontend reports a plan's workspace only after building the plan, which can take a
-        # second. But if no workspace is allowed, its error message lists the needs of each plan.
+        # second. But if no workspace is allowed, its error message lists the workspace that each
+        # plan needs.
         graph.deselect_workspace_greater_than(-1)
         try:
             graph.check_support()
@@ -186,7 +187,7 @@ def workspaces(message: str) -> dict[int, int]:
 
     Plans that are deselected or cannot run are not included.
 
-    message: cuDNN's error message if no workspace is allowed.
+    message: cuDNN's error message when no workspace is allowed.
     """
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
@@ -220,9 +221,9 @@ def _refusal(message: str, too_large: int) -> str:
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
     """Return cuDNN's graph of a problem, with an offered plan built.
 
-    Built plans are kept on disk, and the graphs that were used most recently are kept in memory.
-    Raises RuntimeError where cuDNN now offers another plan, and passes on errors of the frontend
-    and the library.
+    Built plans are kept on disk, and the most recently used graphs are kept in memory. Raises
+    RuntimeError if cuDNN now offers another plan. Errors of the frontend and of the library are
+    passed on.
     """
     return _built(device, _plain(problem, form), form, plan)
 
@@ -230,8 +231,8 @@ def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Executi
 def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> None:
     """Build a plan, check that cuDNN can deserialise it, and store it on disk.
 
-    A separate process calls this function, because cuDNN may crash the process that deserialises a
-    plan.
+    This function is called in a separate process, because cuDNN may crash the process in which it
+    deserialises a plan.
     """
     plain = _plain(problem, form)
     library = library_on(CUDNN, device)
@@ -263,7 +264,7 @@ def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: Cu
 
 
 def _versions(library: CudnnLibrary, device: Device) -> tuple[str, ...]:
-    """Return texts that identify cuDNN and the device."""
+    """Return strings that identify cuDNN and the device."""
     return (library.version, library.api.__version__, *needed_libraries(), device.description,
             device.driver)
 
@@ -304,8 +305,8 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
         # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
-        # cuDNN 9.27 list hardly any such engine. So the engines that they omit are added, with
-        # default settings.
+        # cuDNN 9.27 list hardly any of these engines. Engines that they omit are therefore added,
+        # with default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:
@@ -370,9 +371,9 @@ class Pointwise:
     """An element-wise node of a graph.
 
     method: method of cuDNN's graphs that adds the node.
-    arguments: indices of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
-    the results of earlier nodes follow.
-    constants: names and values of its constants.
+    arguments: indices of the node's arguments: 0 is the result of the convolution, i + 1 is operand
+    i, and the results of earlier nodes follow.
+    constants: names and values of the node's constants.
     """
 
     method: str
@@ -381,10 +382,10 @@ class Pointwise:
 
 
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
-    """Return an epilogue as nodes of a cuDNN graph; the last is the output.
+    """Return an epilogue as nodes of a cuDNN graph; the last node computes the output.
 
-    Returns None where cuDNN has no node for a step, where the output is not the result of the last
-    step alone, or where a value other than the output is never read.
+    Return None if cuDNN has no node for a step, if the output is not the result of the last step
+    alone, or if a value other than the output is never read.
     """
     expression = epilogue.expression
     last = expression.inputs + len(expression.steps) - 1
@@ -397,10 +398,10 @@ def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
 
 
 def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
-    """Return the steps, with the leading additions of tensors first.
+    """Return the steps in the order of cuDNN's prebuilt fused kernel: residual, bias, activation.
 
-    The leading additions of channel operands follow. cuDNN's prebuilt fused kernel has this order:
-    residual, bias, activation.
+    Only the additions at the start of the epilogue are reordered: those of tensors come first,
+    those of channel operands follow.
     """
     expression = epilogue.expression
     current, added = 0, []
@@ -420,7 +421,7 @@ def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep,
 
 
 def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
-    """Return one step as a node, or None where cuDNN has no node for the step."""
+    """Return one step as a node, or None if cuDNN has no node for the step."""
     arguments = step.arguments
     if step.function in ("add", "mul"):
         # cuDNN broadcasts the second value to the shape of the first

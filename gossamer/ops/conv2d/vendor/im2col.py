@@ -1,7 +1,7 @@
 """The im2col matrix of a convolution, in parts, and the packed weights.
 
 Source: the framework Caffe, which computes a convolution as the product of the weights and the
-im2col matrix. The matrix of the weights may also be sparse.
+im2col matrix. The weights may also be a sparse matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gossamer.tensor import Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col.cl")
 _MATRIX_BYTES = 2**31
-"""The most bytes of an im2col matrix; a larger matrix is computed in parts."""
+"""Maximum bytes of an im2col matrix; a larger matrix is computed in parts."""
 _ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
 
 
@@ -54,16 +54,16 @@ def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], 
 
 
 def matrix_rows(problem: Conv2dProblem) -> int:
-    """Return the number of rows of the im2col matrix, all groups together."""
+    """Return the number of rows of the im2col matrix, for all groups together."""
     return problem.depth * problem.groups
 
 
 def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart]:
-    """Divide a problem into parts whose matrices have at most _MATRIX_BYTES.
+    """Divide a problem into parts whose im2col matrices have at most _MATRIX_BYTES.
 
-    In NCHW and NHWC a part is some whole images, or some pixels of one image where the image is too
-    large. In CHWN a part is some pixels of all images. A pointwise problem is not divided, because
-    the input is its own im2col matrix.
+    In NCHW and NHWC, a part is one or more whole images, or some pixels of one image if an image is
+    too large. In CHWN, a part is some pixels of all images. A pointwise problem is not divided,
+    because the input is its own im2col matrix.
     """
     images, pixels = problem.batch, problem.image_pixels
     everything = MatrixPart(0, images, 0, pixels)
@@ -87,9 +87,9 @@ def _ranges(total: int, most: int) -> list[tuple[int, int]]:
 
 
 def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
-    """Return the bytes of a part's matrix, rounded up to a multiple of 256.
+    """Return the bytes of a part's im2col matrix, rounded up to a multiple of 256.
 
-    The result is 0 for a pointwise problem, where the input is the matrix.
+    The result is 0 for a pointwise problem, because the input itself is the matrix.
     """
     if problem.is_pointwise:
         return 0
@@ -111,7 +111,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
     """Return the launch that gathers a part of the im2col matrix.
 
     x: spec of input 0.
-    matrix: kernel argument for the buffer that is written, by default the workspace.
+    matrix: kernel argument for the buffer that the kernel writes, by default the workspace.
     """
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
@@ -134,7 +134,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         sizes = (images, pixels, channels)
         to = (1, images, 0, window * pixels * images, pixels * images)
     if x.layout != "NHWC":
-        # in NCHW and CHWN the rows of all groups follow one another, as if there were one group
+        # in NCHW and CHWN, the rows of all groups follow one another, as if there were one group
         group_channels = channels
     strides = [stride if stride == 1 else stride // step for stride in x.strides]
     kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {

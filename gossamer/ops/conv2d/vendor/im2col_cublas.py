@@ -1,4 +1,4 @@
-"""cublas-lowering: convolution as a product of weights and im2col matrix by cuBLAS."""
+"""cublas-lowering: convolution as a product of the weights and the im2col matrix by cuBLAS."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class _Products:
     """The products that compute a problem in one precision and layout.
 
     steps: the product of each part.
-    fused: the epilogue that the products apply; None where another kernel applies the epilogue.
-    ranks: minimum number of algorithms that cuBLAS offers for a product.
+    fused: the epilogue that the products apply; None if a separate kernel applies the epilogue.
+    ranks: number of algorithms available for every product (the smallest count over the products).
     """
 
     steps: tuple[_ProductCall, ...]
@@ -74,12 +74,12 @@ class _Products:
 class _Call:
     """A product that is ready to launch.
 
-    gathering: launch that gathers the im2col matrix; None where the input is the matrix.
+    gathering: launch that gathers the im2col matrix; None if the input itself is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
     offsets: for each repetition of the product, the offsets of its operands A and B and of its
     result D, in elements.
-    scratch: bytes of the im2col matrix; the workspace of the product follows it.
+    scratch: bytes of the im2col matrix, after which the workspace of the product begins.
     """
 
     gathering: Launch | None
@@ -92,7 +92,7 @@ class _Call:
 class Im2colCublas(Algorithm):
     """Product of the weights and the gathered im2col matrix by cuBLAS.
 
-    cuBLAS fuses the epilogue where it can.
+    cuBLAS applies the epilogue if it supports the epilogue; otherwise a separate kernel does.
     """
 
     op = "conv2d"
@@ -179,7 +179,7 @@ def _itemsize(precision: str) -> int:
 def _products(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Products:
     """Return the products for a precision and layout.
 
-    The epilogue is fused where cuBLAS offers products that apply it.
+    The epilogue is fused if cuBLAS has algorithms that apply it.
     """
     def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
         calls = tuple(_step(problem, layout, precision, part, epilogue)
@@ -200,10 +200,10 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Return the product for one part.
 
-    The rows of the result are output channels in NHWC, where channels are adjacent. In other
-    layouts, the columns are output channels. In NHWC and CHWN the product is batched over the
-    groups. In NCHW it is batched over the images and repeated for each group, or, if there are more
-    groups than images, batched over the groups and repeated for each image.
+    In NHWC, where channels are adjacent, the rows of the result are output channels; in other
+    layouts, the columns are. In NHWC and CHWN, the product is batched over the groups. In NCHW, it
+    is batched over the images and repeated for each group, or, if there are more groups than
+    images, batched over the groups and repeated for each image.
     """
     channels, depth = problem.group_out_channels, problem.depth
     pixels, plane = part.pixels, problem.image_pixels

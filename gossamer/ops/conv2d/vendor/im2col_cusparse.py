@@ -1,6 +1,6 @@
 """cusparse-lowering: convolution as a product of sparse weights and im2col matrix by cuSPARSE.
 
-Groups are blocks along the diagonal of the sparse matrix.
+The weights of the groups are blocks along the diagonal of the sparse matrix.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gossamer.ops.weights import Weights
 _ALGORITHMS = ("CSR_ALG2", "CSR_ALG1", "CSR_ALG3")
 _LAYOUTS = ("CHWN", "NHWC", "NCHW")
 _MOST_MATRICES = 65535
-"""Maximum number of matrices in a batched product of cuSPARSE."""
+"""Maximum number of matrices in a batched product in cuSPARSE."""
 
 
 class Im2colCusparse(Algorithm):
@@ -74,7 +74,7 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # only CSR_ALG3 supports float16; only CSR_ALG1 and CSR_ALG2 support batched matrices
+            # only CSR_ALG3 supports float16; only CSR_ALG1 and CSR_ALG2 support batched products
             is_alg3 = algorithm == "CSR_ALG3"
             for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
@@ -119,7 +119,7 @@ class Im2colCusparse(Algorithm):
 
 
 class _CsrWeights:
-    """The weights' CSR matrix (output channels, K of all groups) in device memory."""
+    """The weights as a CSR matrix (output channels, K of all groups) in device memory."""
 
     def __init__(self, weights: Weights, problem: Conv2dProblem, layout: str,
                  dtype: str) -> None:
@@ -151,7 +151,7 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 
 class _SparseProduct:
-    """A product of sparse weights and a part of the im2col matrix, preprocessed."""
+    """A product of sparse weights and a part of the im2col matrix, preprocessed by cuSPARSE."""
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:

@@ -1,1 +1,1 @@
-"""Convolutions of signs on the tensor cores of NVIDIA's GPUs, which multiply bits."""
+"""Binary convolutions on the tensor cores of NVIDIA GPUs, which multiply bits."""

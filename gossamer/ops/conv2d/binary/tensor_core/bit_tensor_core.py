@@ -1,7 +1,7 @@
-"""bit_tensor_core: convolution of signs on NVIDIA's tensor cores, which multiply single bits.
+"""bit_tensor_core: binary convolution on NVIDIA tensor cores, which multiply single bits.
 
-The algorithm is an implicit GEMM: rows are output pixels, columns are output channels, and K is the
-words of a pixel's window. On tensor cores the product of two bits is 1 where both bits are 1;
+The algorithm is an implicit GEMM: rows are output pixels, columns are output channels, and K runs
+over the words of a pixel's window. On tensor cores the product of two bits is 1 if both bits are 1;
 bits.h explains how to compute sums of products of signs from products of bits.
 
 Source of 1-bit tensor core instructions for binary convolutions: A. Li and S. Su, "Accelerating
@@ -44,7 +44,7 @@ _HALVES = 8
 
 
 class BitTensorCore(Algorithm):
-    """Convolution of signs on packed words by tensor cores that multiply bits."""
+    """Binary convolution on packed words by tensor cores that multiply bits."""
 
     op = "conv2d"
     name = "bit_tensor_core"
@@ -69,7 +69,7 @@ class BitTensorCore(Algorithm):
 
 
 def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernels cannot compute a layer; None where they can."""
+    """Return why the kernels cannot compute a layer; None if they can."""
     problem = layer.convolution
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
@@ -92,7 +92,7 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yield tiles with the number of bits of the words that they read.
+    """Yield each tile that fits, with the number of bits of the words that it reads.
 
     The tiles of each word size are sorted by their expected times.
     """
@@ -110,18 +110,18 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
     """Return the possible layouts of the output.
 
-    The last layout is packed if the results fit a packed dtype and every word holds channels of one
-    group only.
+    The last layout is packed if the results fit a packed dtype and each word holds channels of only
+    one group.
     """
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yield a variant and, where possible, the same variant with 16-bit floats.
+    """Yield a variant and, where possible, the same variant with float16 tensors.
 
-    The variant must read or write floats, all in NHWC. 16-bit floats must not round values that are
-    known to be integers.
+    float16 is possible if the variant reads or writes floats, all in NHWC, and if float16 does not
+    round values that are known to be integers.
     """
     yield variant
     problem = layer.convolution
@@ -141,7 +141,7 @@ def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return one launch, or none where the output is empty.
+    """Return one launch, or none if the output is empty.
 
     weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.
@@ -201,7 +201,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
     """Return a tile's variant that reads words of `word_bits` bits and writes `layout`.
 
-    Run-time operands are in the same layout, or in NHWC where the output is packed.
+    Run-time operands are in the same layout, or in NHWC if the output is packed.
     """
     form = binary_form(problem)
     x, *operands = problem.inputs

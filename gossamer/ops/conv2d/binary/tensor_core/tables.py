@@ -1,7 +1,7 @@
-"""The tables that convolutions on bit tensor cores read.
+"""The tables that binary convolutions on tensor cores read.
 
-These are the offsets of a window's words, weights in the order in which lanes hold them, and
-constants that convert counts of ones to results.
+They hold the offsets of a window's words, the weights in the order in which lanes hold them, and
+the constants that convert counts of set bits to results.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 
 STEP_BITS = 256
-"""Bits of an inner product that an instruction multiplies."""
+"""Bits of an inner product that one instruction multiplies."""
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
 MOST_HALO_TAPS = 31
-"""Maximum number of taps of a window with a halo. The bits of a 32-bit word mark the taps inside of
-the image, and one bit stays 0."""
+"""Maximum number of taps of a window that is read from a halo. A 32-bit word has a bit for each tap
+that is inside of the image, and one bit that stays 0."""
 _NEVER = 2**28
-"""A bound that no number of ones reaches."""
+"""A bound that no count of set bits reaches."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,14 @@ class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
     unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Four lanes
-    share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter and
-    2 * quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel
-    quarter * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column
-    8 * i + 2 * quarter + e.
+    share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter and 2 *
+    quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel quarter
+    * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column 8 * i + 2 * quarter + e.
     units: number of units of each group of the convolution.
-    together: number of units of a work-group; their weights are adjacent in each step.
-    steps: number of steps of 256 bits of an inner product, rounded up to whole phases.
-    by_registers: true where lanes load weights to registers, in the order of mma.sync's operands;
-    false where tensor cores read weights from shared memory, in matrices of 8 x 128 bits.
+    together: number of units that a work-group computes; their weights are adjacent in each step.
+    steps: number of 256-bit steps of an inner product, rounded up to whole phases.
+    by_registers: True if lanes load weights to registers, in the order of mma.sync's operands;
+    False if tensor cores read weights from shared memory, in matrices of 8 x 128 bits.
     """
 
     layer: BinaryLayer
@@ -61,7 +60,7 @@ class Tables:
 
     @property
     def tile_channels(self) -> int:
-        """Channels of all groups, each group filled up to whole units."""
+        """Number of channels of all groups, each group rounded up to whole units."""
         return self.problem.groups * self.units * self.unit
 
     @cached_property
@@ -89,8 +88,8 @@ class Tables:
         """Return the positions of a window's words in a halo.
 
         The table (words, 2) in int32 holds the distance in bytes from the window's first word, and
-        the number of the word's tap. Padding words of the last step have the number of a tap that
-        is outside of any image.
+        the index of the word's tap. Padding words of the last step have the index MOST_HALO_TAPS,
+        which stands for a tap outside of the image.
         """
         problem = self.problem
         return self._word_table(
@@ -120,7 +119,7 @@ class Tables:
         return weights.packed(f"{name}, {self.word_bits} bits, {self.steps} steps", pack)
 
     def weights(self, weights: Weights) -> Buffer:
-        """Return the bits of the weights in the order of operands."""
+        """Return the bits of the weights in the order of the instruction's operands."""
         form = "registers" if self.by_registers else "memory"
         return weights.packed(
             f"bits for {form}, {self.word_bits} bits, {self.units} units of {self.unit}, "
@@ -152,8 +151,9 @@ class Tables:
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Return the constants of each class of pixels, (classes, channels) in int32.
 
-        Without thresholds they are added to sums. With thresholds they are the largest values of
-        `2 * ones - counted` (see bits.h) for which the sum is below the upper threshold.
+        Without thresholds, the constants are added to the sums. With thresholds, each constant is
+        the largest value of `2 * ones - counted` (see bits.h) for which the sum is below the upper
+        threshold.
         """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
@@ -177,7 +177,7 @@ class Tables:
                               f"{self.layer.padding}, {self.units} units of {self.unit}", pack)
 
     def flips(self, weights: Weights) -> Buffer:
-        """Return a bit for each channel: 1 where the result falls as the sum rises."""
+        """Return a bit for each channel: 1 if the result falls as the sum rises."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             falls = self._thresholds(arrays).direction < 0
             return np.packbits(self._in_units(falls), bitorder="little")
@@ -200,7 +200,7 @@ class Tables:
 
     @cached_property
     def column_classes(self) -> int:
-        """Number of classes of columns; 0 where there is one class of pixels."""
+        """Number of classes of output columns; 0 if all pixels are in one class."""
         return 0 if is_uniform(self.layer) else len(_taps_inside(self.problem)[1])
 
     def _thresholds(self, arrays: Mapping[str, np.ndarray]) -> Thresholds:
@@ -209,7 +209,7 @@ class Tables:
         return found
 
     def _in_units(self, channels: np.ndarray, filler: int = 0) -> np.ndarray:
-        """Return an array (M, ...) with each group's channels filled up to whole units."""
+        """Return an array (M, ...) with the channels of each group padded to whole units."""
         groups = channels.reshape(self.problem.groups, -1, *channels.shape[1:])
         missing = self.units * self.unit - groups.shape[1]
         filled = np.pad(groups, ((0, 0), (0, missing), *[(0, 0)] * (channels.ndim - 1)),
@@ -220,8 +220,8 @@ class Tables:
 def is_uniform(layer: BinaryLayer) -> bool:
     """Return whether the same constant is added to the sums of all pixels.
 
-    This is so where two-bit inputs are padded with 0, and where one-bit inputs are padded with -1,
-    which is stored as bits of 0.
+    True if two-bit inputs are padded with 0, or if one-bit inputs are padded with -1, which is
+    stored as bits of 0.
     """
     return layer.padding == (-1 if layer.form.planes == 1 else 0)
 
@@ -229,7 +229,7 @@ def is_uniform(layer: BinaryLayer) -> bool:
 def pixel_classes(layer: BinaryLayer) -> int:
     """Return the number of classes of output pixels.
 
-    The windows of a class have the same taps inside of the image. There is only one class where
+    In all windows of a class, the same taps lie inside of the image. There is only one class if
     padding does not change the constants.
     """
     if is_uniform(layer):
@@ -243,8 +243,8 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
     """Return the maximum number of input pixels that the windows of a tile span.
 
     Pixels are counted in memory order, across rows and images, from the first to the last that the
-    windows read. The result is 0 where a window begins before the window of an earlier output
-    pixel.
+    windows read. The result is 0 if the window of any output pixel begins before the window of an
+    earlier output pixel.
 
     tile: output pixels of a tile.
     """

@@ -1,4 +1,4 @@
-"""Tiles on tensor cores that multiply bits, by mma.sync and by wgmma, and their times."""
+"""Tiles of binary convolutions on tensor cores, by mma.sync and by wgmma, and time estimates."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _STATIC_BYTES = 2048
 """Bytes of shared memory that are reserved for the system and for the kernels' small arrays."""
 # cycles, fitted to times on an H200
 _PHASE, _STEP, _END = 500, 700 / 128**2, 1500
-"""With mma: the wait of a phase, a step per pair of a pixel and a channel, and the end of a
-work-group."""
+"""With mma: cycles for which a phase waits, cycles of a step for each pair of a pixel and a
+channel, and cycles at the end of a work-group."""
 _COPY, _HALO_COPY, _MULTIPLY = 75, 35, 0.38
-"""With wgmma: the copies of a step, the copies of a step where the inputs of a tile are copied once
-for all taps, and the products of a step per channel."""
+"""With wgmma: cycles of the copies of a step, the same if the inputs of a tile are copied once for
+all taps, and cycles of a step's products for each channel."""
 
 
 class Tile(abc.ABC):
-    """The work of a work-group.
+    """The outputs that a work-group computes, and how it computes them.
 
     instruction: name of the tensor cores' instruction.
     path: the kernel's file; the kernel's function has the same name.
@@ -52,7 +52,7 @@ class Tile(abc.ABC):
     @property
     @abc.abstractmethod
     def channels(self) -> int:
-        """Output channels of a work-group."""
+        """Number of output channels that a work-group computes."""
 
     @property
     @abc.abstractmethod
@@ -62,12 +62,12 @@ class Tile(abc.ABC):
     @property
     @abc.abstractmethod
     def lane_channels(self) -> int:
-        """Number of consecutive output channels of a pixel whose sums a lane holds."""
+        """Number of consecutive output channels of one pixel whose sums a lane holds."""
 
     @property
     @abc.abstractmethod
     def parts(self) -> int:
-        """Number of warps among which the steps of an inner product are divided."""
+        """Number of warps that share the steps of an inner product (slice-K)."""
 
     @abc.abstractmethod
     def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
@@ -76,7 +76,7 @@ class Tile(abc.ABC):
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
         """Return the number of steps that a warp multiplies between two barriers.
 
-        The number is a compromise: few barriers, and few steps of zeros to pad the last phase.
+        The number is a compromise between few barriers and few steps of zeros in the last phase.
         """
         steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
@@ -92,7 +92,7 @@ class Tile(abc.ABC):
 
     @abc.abstractmethod
     def pixel_groups(self, layer: BinaryLayer, limits: Limits) -> int:
-        """Return the number of work-groups that share the output pixels."""
+        """Return the number of work-groups among which the output pixels are divided."""
 
     @abc.abstractmethod
     def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
@@ -100,7 +100,7 @@ class Tile(abc.ABC):
 
     @abc.abstractmethod
     def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
-        """Return the work of a launch that reads and writes no floats."""
+        """Return the work of a launch, not counting the floats that it reads and writes."""
 
     def expected_us(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Return the expected time of a launch in microseconds."""
@@ -124,8 +124,8 @@ class Tile(abc.ABC):
     def channel_tiles(self, layer: BinaryLayer) -> int:
         """Return the number of tiles of the output channels of one group of the convolution.
 
-        Where there is only one group, its channels are rounded up to a multiple of 64, so that
-        whole words of packed outputs are written.
+        If there is only one group, its channels are rounded up to a multiple of 64, so that whole
+        words of packed outputs are written.
         """
         of_group = layer.convolution.group_out_channels
         if layer.convolution.groups == 1:
@@ -133,21 +133,21 @@ class Tile(abc.ABC):
         return -(-of_group // self.channels)
 
     def constant_classes(self, layer: BinaryLayer) -> int:
-        """Return pixel_classes() where shared memory has room for their constants; else 0."""
+        """Return pixel_classes() if their constants fit shared memory; else 0."""
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
     def most_shared_bytes(self, limits: Limits) -> int:
         """Return the maximum bytes of dynamic shared memory of a work-group.
 
-        With this limit, a multiprocessor holds blocks_per_unit work-groups.
+        A multiprocessor can hold blocks_per_unit work-groups that keep to this limit.
         """
         return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
 
     def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
-        """Return whether a device has the instruction, and shared memory for the tile.
+        """Return whether a device has the instruction and enough shared memory for the tile.
 
-        A multiprocessor must hold blocks_per_unit work-groups.
+        A multiprocessor must be able to hold blocks_per_unit work-groups.
         """
         most = self.most_shared_bytes(limits)
         if self.instruction == "mma":
@@ -159,18 +159,18 @@ class Tile(abc.ABC):
                        limits: Limits) -> int:
         """Return the bytes of shared memory through which warps exchange floats in NHWC.
 
-        The result is 0 where warps exchange no floats, or the floats do not fit shared memory.
+        The result is 0 if warps exchange no floats, or if the floats do not fit shared memory.
 
         float_bytes: bytes of a float.
         """
         return 0
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the cycles that one multiprocessor would need to access all floats.
+        """Return the cycles that one multiprocessor would need to read and write all floats.
 
         The floats are in NHWC, in the smallest dtype that the layer allows. If warps do not
-        exchange floats, each lane accesses its own floats. The more of them belong to one pixel,
-        the lower is the throughput.
+        exchange floats through shared memory, each lane accesses its own floats; the more floats of
+        one pixel a lane has, the lower is the throughput.
         """
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
@@ -191,8 +191,8 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
 def input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
     """Return the bytes of shared memory for the inputs of a step.
 
-    Each word of the step has an array with this word of every pixel, followed by 32 bytes (8 banks)
-    of padding.
+    For each word of the step, shared memory has an array with this word of every pixel, followed by
+    32 bytes (8 banks) of padding.
     """
     planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)
@@ -203,14 +203,14 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class MmaTile(Tile):
-    """The work of a work-group whose warps multiply by mma.sync.
+    """A tile whose warps multiply by mma.sync.
 
-    warps_p: warps along the output pixels.
-    warps_c: warps along the output channels.
-    warps_k: warps along the inner product.
+    warps_p: number of warps along the output pixels.
+    warps_c: number of warps along the output channels.
+    warps_k: number of warps that split the inner product (slice-K).
     tiles_p: tiles of 16 pixels of a warp.
     tiles_c: tiles of 8 channels of a warp, an even number.
-    stages: buffers in shared memory, each for the operands of a phase.
+    stages: number of buffers in shared memory; each holds the operands of a phase.
     blocks_per_unit: work-groups that a multiprocessor should hold at once.
     """
 
@@ -265,7 +265,7 @@ class MmaTile(Tile):
     def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
         phases = self.phases(layer, word_bits)
         steps = phases * self.at_once(layer, word_bits) * self.warps_k * layer.form.planes
-        # the sums of the warps along the inner product are added one warp after the other
+        # the warps that split the inner product add their sums one after the other
         end = _END + 90 * (self.warps_k - 1)
         return LaunchWork(
             self.pixel_groups(layer, limits) * self.channel_tiles(layer) * layer.convolution.groups,
@@ -275,17 +275,17 @@ class MmaTile(Tile):
 
 @dataclass(frozen=True)
 class WgmmaTile(Tile):
-    """The work of a work-group whose warpgroups multiply by wgmma.
+    """A tile whose warpgroups multiply by wgmma.
 
-    All weights of its channels are in shared memory.
+    All weights of the tile's channels stay in shared memory.
 
     tile_c: output channels of a work-group.
     warpgroups: warpgroups that multiply; they process tiles of 64 output pixels in turn.
-    copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where the
-    warpgroup copies its inputs itself.
-    stages: buffers of a warpgroup in shared memory, each for the inputs of a phase.
+    copiers: 1 if each warpgroup has two producer warps that copy its inputs, 0 if the warpgroup
+    copies its inputs itself.
+    stages: number of buffers of a warpgroup in shared memory; each holds the inputs of a phase.
     blocks_per_unit: work-groups that a multiprocessor should hold at once.
-    halo: 1 where each stage holds all inputs of a tile, copied once for all taps; else 0.
+    halo: 1 if each stage holds all inputs of a tile, copied once for all taps; else 0.
     """
 
     instruction = "wgmma"

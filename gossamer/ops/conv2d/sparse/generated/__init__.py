@@ -1,1 +1,1 @@
-"""Sparse convolution by code that is generated for the weights of a layer."""
+"""Sparse convolution by code generated for the weights of a layer."""

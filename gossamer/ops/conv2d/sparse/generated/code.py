@@ -1,12 +1,12 @@
-"""PTX for a sparse convolution whose weights are immediates of its instructions.
+"""PTX for a sparse convolution whose weights are immediate operands of its instructions.
 
-Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
-and image (or two images in float16) for all channels of a block in registers. An input is read
-once for all nonzeros of its tap. Each nonzero is one multiply-add with an immediate factor. The
+Method: weights compiled into the kernel (SparseRT, 2020). In registers, a work-item holds the sums
+of one pixel and image (or two images in float16) for all channels of a block. An input is read once
+for all nonzeros of its tap, and each nonzero is one multiply-add with an immediate factor. The
 batch is the innermost axis of the inputs. Inputs are copied to shared memory and padded there, so
-that no tap needs a test for the border. Warps that start at different parts of
-a stage's code fetch instructions in parallel; prefetch warps, if the config has any, fetch the code
-one stage before it is needed.
+that no tap has to test for the border. Warps that start at different parts of a stage's code fetch
+instructions in parallel; prefetch warps, if the config has any, fetch the code one stage before it
+is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
 
 Taps = list[tuple[int, int, list[tuple[int, int]]]]
 """The taps of an input channel at which a block has nonzeros. Each tap has its row, its column, and
-for each nonzero the number of its output channel within the block and the bits of its value."""
+for each nonzero the index of its output channel within the block and the bits of its value."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ChannelBlock:
 
     group: index of the convolution's group to which the block belongs.
     channels: the output channels.
-    taps: the taps of each input channel in which the block has nonzeros. The keys are the input
-    channels' numbers within the group.
+    taps: for each input channel in which the block has nonzeros, the taps. The keys are the indices
+    of the input channels within the group.
     """
 
     group: int
@@ -46,7 +46,7 @@ class ChannelBlock:
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Return each output channel's number of nonzeros in some input channels."""
+        """Return the number of nonzeros of each output channel in some input channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:
@@ -94,19 +94,20 @@ def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
 
 
 MOST_TERMS = 64
-"""Maximum number of products that are accumulated in float16, before a float32 accumulator."""
+"""Maximum number of products that are accumulated in float16 before the sum is added to a float32
+accumulator."""
 
 _LARGEST_OFFSET = 2**30
-"""Maximum offset of an address from its register in bytes: PTX has 32 bits for it."""
+"""Maximum offset in bytes of an address from its base register; PTX allows 32 bits."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel for some of the blocks, with a grid of tiles by blocks.
+    """A kernel that computes some of the blocks, with a grid of tiles by blocks.
 
     code: instructions of the kernel.
-    parameters: names of the kernel's pointers: the input, the output and the epilogue's tensor
-    operands.
+    parameters: names of the kernel's pointer parameters: the input, the output and the epilogue's
+    tensor operands.
     blocks: number of blocks that the kernel computes.
     division: the division of the problem among work-groups.
     """
@@ -126,7 +127,7 @@ class Generated:
 def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
     """Return the kernels for a problem's weights.
 
-    The kernels apply the epilogue where it is short (see epilogue.py).
+    The kernels apply the epilogue if it is short (see epilogue.py).
     """
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
@@ -148,11 +149,11 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
 
 @dataclass
 class _Copy:
-    """A vector that a work-item copies to shared memory from each input channel.
+    """A vector of each input channel that a work-item copies to shared memory.
 
     source: register with the address of the vector in `channel`.
     target: register with the address of the vector in the first slot of shared memory.
-    inside: predicate register, true where the vector lies in the image.
+    inside: predicate register; true if the vector lies inside the image.
     channel: the input channel that `source` points to now.
     """
 
@@ -196,9 +197,10 @@ class _BlockCode:
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """Emit the first part of a stage that a warp runs, and the part before which it stops.
+        """Emit code that computes which part of each stage a warp runs first, and where it stops.
 
-        A prefetch warp runs one part; other warps run all parts, beginning with the first.
+        `_part` is the first part, and the warp stops before part `_end`. A prefetch warp runs one
+        part; other warps run all parts, beginning with the first.
         """
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
@@ -213,9 +215,9 @@ class _BlockCode:
         return [used[first:first + stage] for first in range(0, len(used), stage)]
 
     def _copy(self, index: int) -> _Copy:
-        """Emit the addresses of the work-item's vector with this index.
+        """Emit code that computes the addresses of the work-item's vector number `index`.
 
-        Also emits stores of zeros for a vector outside of the image.
+        Also emit stores of zeros for a vector outside of the image.
         """
         code, d = self.code, self.division
         problem, config = d.problem, d.config
@@ -232,7 +234,7 @@ class _BlockCode:
         inside = code.get("setp.lt.u32", "p", number, d.vectors)
         outside_patch = code.get("not.pred", "p", inside)
         for value, limit in ((y, problem.height), (x, problem.width), (byte, d.pixel)):
-            # read as unsigned, a negative number is large: one comparison tests both bounds
+            # a negative number is large if it is read as unsigned: one comparison tests both bounds
             inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
         at = code.get("mad.wide.s32", "q", code.get(
             "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(
@@ -267,9 +269,9 @@ class _BlockCode:
         code.place(beyond)
 
     def _window_of(self, item: str) -> str:
-        """Emit the address in shared memory at which a work-item's window begins.
+        """Emit code that computes where a work-item's window begins in shared memory.
 
-        For work-items without a result the address is the start of shared memory.
+        For work-items that compute no result, the address is the start of shared memory.
         """
         code, d = self.code, self.division
         pixel, lane = code.divided(item, d.lanes)
@@ -287,9 +289,9 @@ class _BlockCode:
 
         While a stage is computed, the next stages are copied. Between two barriers, prefetch warps
         run the code of a stage, without its inputs, and the other warps compute the previous stage.
-        So prefetch warps copy their share of a stage's inputs one barrier earlier than the other
-        warps. Three buffers hold the two stages that are being
-        copied and the stage that is read.
+        Prefetch warps therefore copy their share of a stage's inputs one barrier earlier than the
+        other warps. Three buffers hold the two stages that are being copied and the stage that is
+        read.
         """
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
@@ -310,7 +312,7 @@ class _BlockCode:
             code.emit("exit", guard=self._is_prefetch)
 
     def _barrier(self, unless: str) -> None:
-        """Emit a barrier that work-items skip where a predicate is true."""
+        """Emit a barrier that work-items skip if a predicate is true."""
         beyond = self.code.label()
         self.code.jump(beyond, unless)
         self.code.emit("bar.sync", 0)
@@ -342,8 +344,8 @@ class _BlockCode:
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
         """Emit a stage's products.
 
-        Each k_group and each prefetch warp runs one part of the stage's channels. The warps of a
-        staggered entry run all parts, beginning with the part of the entry.
+        Each k_group, and each prefetch warp, runs one part of the stage's channels. Other warps run
+        all parts; without prefetch warps, the warps of a staggered entry begin with its part.
         """
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries
@@ -367,14 +369,14 @@ class _BlockCode:
         code.place(end)
 
     def _cuts(self, chunk: Sequence[int], count: int) -> list[int]:
-        """Return where a stage's channels are cut into parts of similar length."""
+        """Return where to cut a stage's channels into parts of similar code length."""
         lengths = [sum(1 + len(products) for _, _, products in self.block.taps[c]) for c in chunk]
         ends = np.cumsum(lengths)
         targets = ends[-1] * np.arange(1, count) / count
         return [0, *(int(np.argmin(np.abs(ends - target))) + 1 for target in targets), len(chunk)]
 
     def _products(self, channels: Sequence[int], first_slot: int) -> None:
-        """Emit the loads and multiply-adds of input channels, which lie in successive slots."""
+        """Emit loads and multiply-adds for input channels that lie in successive slots."""
         code, d = self.code, self.division
         counts = [0] * len(self._sums)
         for slot, channel in enumerate(channels, first_slot):
@@ -398,7 +400,7 @@ class _BlockCode:
     def _input(self, slot: int, row: int, column: int) -> str:
         """Emit the load of the input that a tap reads from a slot.
 
-        Prefetch warps do not load, because other warps may be copying to the slot.
+        Prefetch warps skip this load, because other warps may be copying to the slot.
         """
         d = self.division
         down, right = d.problem.dilation
@@ -408,11 +410,12 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset), guard=guard)
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Emit the additions of float16 sums to float32 sums before a stage.
+        """Emit code before a stage that adds float16 sums to float32 sums where necessary.
 
-        The sums of an output channel are added where they would exceed MOST_TERMS terms in the
-        stage. A channel that exceeds MOST_TERMS in a single stage overflows. Its sums are also
-        added after every part of the stage, because warps run the parts in different orders.
+        A channel's sums are added if they would otherwise have more than MOST_TERMS terms after the
+        stage. A channel that has more than MOST_TERMS terms in a single stage overflows: its sums
+        are also added after every part of the stage, because warps run the parts in different
+        orders.
         """
         self._overflows = [False] * len(self._sums)
         if not self.division.halves:
@@ -425,9 +428,9 @@ class _BlockCode:
             self._pending[b] += 0 if self._overflows[b] else count
 
     def _widen(self, b: int) -> None:
-        """Emit the addition of a channel's float16 sums to its float32 sums.
+        """Emit code that adds a channel's float16 sums to its float32 sums.
 
-        The float16 sums (of two images) are then set to 0.
+        The code then sets the float16 sums (of two images) to 0.
         """
         added = unpacked(self.code, self._sums[b])
         if b not in self._wide:
@@ -437,9 +440,9 @@ class _BlockCode:
         self.code.emit("mov.b32", self._sums[b], 0)
 
     def _values(self) -> list[tuple[str, ...]]:
-        """Emit the conversion of the sums to float32.
+        """Emit code that converts the sums to float32.
 
-        Returns the sums of each channel, one for each image.
+        Return the registers with the sums of each channel, one for each image.
         """
         if not self.division.halves:
             return [(register,) for register in self._sums]

@@ -21,26 +21,26 @@ from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.weights import WeightsInfo
 
 # The rates below, up to _STAGE_CYCLES, were fitted to 1,100 measured times of 38 pruned layers on
-# an H200. On another device they only decide the order in which configs are tried: the tuner
-# corrects the scale of an algorithm's estimates by its measurements.
+# an H200. On other devices they only decide the order in which configs are tried: the tuner's
+# measurements correct the scale of an algorithm's estimates.
 _START = 2000
 """Cycles before the first product and after the last product, together."""
 _CYCLES_PER_INSTRUCTION = 1.07
-"""Cycles that an instruction of a warp occupies a sub-partition of a multiprocessor."""
+"""Cycles for which an instruction of a warp occupies a sub-partition of a multiprocessor."""
 _FETCHED, _FETCHED_BY_K_GROUPS, _FETCHED_AHEAD, _ONE_ENTRY = 4.1, 4.7, 6.1, 0.83
-"""Bytes of code that a multiprocessor fetches in a cycle: with several staggered entries, with
-k_groups, and with prefetch warps. With a single entry _FETCHED is multiplied by _ONE_ENTRY."""
+"""Bytes of code that a multiprocessor fetches per cycle: with several staggered entries, with
+k_groups, and with prefetch warps. With a single entry, _FETCHED is multiplied by _ONE_ENTRY."""
 _SHARED_FETCH_EXPONENT = 0.35
-"""Work-groups of a multiprocessor share part of the code that they fetch: n work-groups fetch
+"""Work-groups of a multiprocessor share some of the code that they fetch: n work-groups fetch
 n ** _SHARED_FETCH_EXPONENT times as many bytes as one work-group."""
 _COPIED = {32: 45.0, 64: 97.0, 128: 118.0}
-"""Bytes that a multiprocessor copies in a cycle, by the number of contiguous bytes. The
+"""Bytes that a multiprocessor copies per cycle, by the number of contiguous bytes. The
 multiprocessor does not compute in the cycles in which it copies."""
 _SMALL_BATCH = 16
-"""A batch below this size has so few warps that each warp fetches its own code."""
+"""With a batch below this size, there are so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
-"""Rates of a small batch: bytes of code that a warp fetches in a cycle, bytes of code that a
-multiprocessor fetches in a cycle, bytes of inputs that a multiprocessor copies from the cache in a
+"""Rates of a small batch: bytes of code that a warp fetches per cycle, bytes of code that a
+multiprocessor fetches per cycle, bytes of inputs that a multiprocessor copies from the cache per
 cycle, and cycles between two stages."""
 _INSTRUCTION_BYTES = 16
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
@@ -48,26 +48,26 @@ _IMAGES = (32, 16, 8)
 _K_GROUPS = (1, 2, 4, 8, 16)
 _STAGGERED_ENTRIES = (8, SUB_PARTITIONS, 1)
 _STAGE_INSTRUCTIONS = 500
-"""The length of a stage is chosen so that a work-item runs about this number of instructions
-between two barriers."""
+"""Number of instructions that a work-item should run between two barriers; the length of a stage is
+chosen accordingly."""
 _LINES_PER_KERNEL = 100_000
-"""Where a kernel would have more instructions than this number, its blocks are divided among more
-kernels. Kernels are assembled in parallel and run in parallel, but each costs 2 microseconds."""
+"""Number of instructions of a kernel above which its blocks are divided among more kernels. Kernels
+are assembled in parallel and run in parallel, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
-"""The most vectors of an input channel that one work-item may copy."""
+"""Maximum number of vectors of an input channel that one work-item may copy."""
 _WORK_ITEMS_PER_UNIT = 2048
-"""The most work-items that a multiprocessor holds."""
+"""Maximum number of work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""A kind is all configs with the same channels, k_groups and prefetch warps. The best config of a
-kind is a candidate, for at most this number of kinds besides those of the leading configs."""
+"""Maximum number of kinds of which the best config is a candidate, besides the kinds of the leading
+configs. A kind is all configs with the same channels, k_groups and prefetch warps."""
 
 
 def lines(division: GeneratedTiling) -> float:
     """Return the approximate number of instructions of the generated code.
 
-    In float16 an instruction multiplies two values.
+    One instruction multiplies two values in float16.
     """
     d, config = division, division.config
     density, block = d.problem.weights_info.density, division.block
@@ -92,9 +92,9 @@ def _channels(division: GeneratedTiling) -> float:
 def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
     """Return the estimated time of a launch in microseconds.
 
-    In a large batch, the issue and the fetch of instructions overlap in part: the root of the sum
-    of the squares of their times fits best. The time of copies is added, because all warps wait for
-    copies at the same time.
+    In a large batch, issuing and fetching instructions overlap in part: the root of the sum of the
+    squares of their times fits best. The time of copies is added, because all warps wait for copies
+    at the same time.
     """
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
@@ -163,19 +163,19 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
     """Return the configs that fit the device, the fastest expected first.
 
-    The result is empty where no config fits.
+    The result is empty if no config fits.
 
     In a large batch three configs come first, because the model is least accurate in comparing
     them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
-    config of each other kind (channels, k_groups, prefetch warps) follows. These configs alternate
-    with configs that differ from the first ones in tiles, in staggered entries or by longer stages.
-    The config with the shortest code is the last, unless it is already listed. It is meant for
+    config of each other kind (channels, k_groups, prefetch warps) follows. These best configs
+    alternate with configs that differ from the first ones in tiles, in staggered entries or by
+    longer stages. The config with the shortest code comes last, unless it is already listed, for
     efforts that leave little time for building.
 
     halves: True for float16.
     most_lines: maximum number of instructions of the code.
     """
-    # layers of one shape and about the same density share configs, wherever their zeros are
+    # layers of the same shape and about the same density share configs, wherever their zeros are
     density = float(f"{problem.weights_info.density:.1e}")
     anywhere = replace(problem, weights_info=WeightsInfo(density))
     return _configs(anywhere, limits, halves, most_lines)
@@ -216,7 +216,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # of equally short configs min() returns the first, so that configs already listed are preferred
+    # min() returns the first of equally short configs, so that configs already listed are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
@@ -239,7 +239,7 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Gener
 def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedConfig]:
     """Yield the config of `d` with the largest blocks_per_unit that fits.
 
-    Where prefetch warps may help, also yields a config with prefetch warps.
+    If prefetch warps may help, also yield a config with prefetch warps.
     """
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
@@ -265,7 +265,7 @@ def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
     """Return `config` with the best stage, staggered entries and kernels.
 
-    Returns None where the config does not fit shared memory. Callers check the registers.
+    Return None if the config does not fit shared memory. Callers check the registers.
     """
     first = GeneratedTiling(problem, config, halves)
     inputs = problem.group_channels
@@ -273,7 +273,7 @@ def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
     per_channel = problem.taps * (first.block * density
                                                + 1 - (1 - density) ** first.block)
     room = _room(config, limits) // (first.plane * BUFFERS)
-    # where all weights of a layer are zero, the code has no products, and any stage is suitable
+    # if all weights of a layer are zero, the code has no products, and any stage is suitable
     suited = (max(1, round(_STAGE_INSTRUCTIONS * config.k_groups / per_channel)) if per_channel
               else inputs)
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
@@ -302,8 +302,8 @@ def _fits(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits, halve
 def _may_prefetch(problem: Conv2dProblem, config: GeneratedConfig) -> bool:
     """Return whether prefetch warps can help.
 
-    They need a next stage to fetch. They are useless where a multiprocessor has few warps or
-    several work-groups.
+    Prefetch warps need a next stage to fetch. They do not help if the batch is small, or if a
+    multiprocessor runs several work-groups.
     """
     return (config.k_groups == config.blocks_per_unit == 1 and problem.batch >= _SMALL_BATCH
             and config.stage < problem.group_channels)
@@ -312,8 +312,7 @@ def _may_prefetch(problem: Conv2dProblem, config: GeneratedConfig) -> bool:
 def _room(config: GeneratedConfig, limits: Limits) -> int:
     """Return the bytes of shared memory that a work-group may use.
 
-    Where several work-groups share a multiprocessor, the system reserves a kilobyte for each of
-    them.
+    If several work-groups share a multiprocessor, the system reserves a kilobyte for each of them.
     """
     count = config.blocks_per_unit
     return limits.shared_bytes_opt_in // count - 1024 * (count > 1)
@@ -325,7 +324,7 @@ def _holds(d: GeneratedTiling) -> bool:
 
 
 def _needed_registers(d: GeneratedTiling) -> int:
-    """Return the number of registers with which the assembler spills little or nothing."""
+    """Return the number of registers with which ptxas spills little or nothing."""
     wide = 2 if d.halves and d.problem.depth * d.problem.weights_info.density > 56 else 0
     return min(255, d.block * (1 + wide) + 12 + 4 * d.copies)
 
@@ -333,8 +332,8 @@ def _needed_registers(d: GeneratedTiling) -> int:
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
     """Yield tiles of a work-group as (images, rows, columns).
 
-    Of the tiles with the same number of images and similar numbers of work-items, yields the three
-    best ones. A good tile has few idle work-items, a small halo and few bank conflicts.
+    The three best tiles are yielded for each number of images and each range of work-item counts. A
+    good tile has few idle work-items, a small halo and few bank conflicts.
     """
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]

@@ -1,7 +1,7 @@
 """direct_sparse_compiled: pruned convolution by code generated for its weights.
 
-Source: weights as immediates of unrolled code (SparseRT, 2020). Here the code is PTX. code.py
-generates the code, tiling.py divides the work, and configs.py lists the configs.
+Source: weights as immediate operands of unrolled code (SparseRT, 2020). In this implementation the
+code is PTX: code.py generates it, tiling.py divides the work, and configs.py lists the configs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ DENSEST = 0.5
 """Maximum density. By a rule of thumb, the algorithm gains nothing at larger densities."""
 
 MOST_SECONDS = 240.0
-"""Maximum seconds of one processor to assemble a config, whatever the effort."""
+"""Maximum CPU seconds to assemble a config, whatever the effort."""
 
 _LINES_PER_SECOND = 13_000
-"""Instructions that one processor assembles in a second, as measured on the host of an H200. On a
-slower processor, building may exceed `MOST_SECONDS`, which does no other harm."""
+"""Instructions that one CPU core assembles per second, as measured on the host of an H200. On a
+slower CPU, building may exceed `MOST_SECONDS`, which does no other harm."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
@@ -46,11 +46,11 @@ _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 class DirectSparseCompiled(Algorithm):
     """Kernels that are generated for one layer's weights.
 
-    Each nonzero is a multiply-add with the weight as an immediate, for one pixel and image per
-    work-item.
+    Each nonzero is one multiply-add with the weight as an immediate operand, for one pixel and
+    image per work-item.
 
-    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
-    zero weights for this input.
+    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
+    for that input are all zero.
     """
 
     op = "conv2d"
@@ -103,7 +103,7 @@ class DirectSparseCompiled(Algorithm):
                 device: Device) -> State:
         """Prepare the launches.
 
-        Raises CompileError where the assembler fails.
+        Raises CompileError if the assembler fails.
         """
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
@@ -153,8 +153,8 @@ def _programs(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> li
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
     """Return the cache key of the generated code.
 
-    It identifies the generator, the problem, its division, and the weights and constants, which are
-    immediates of the instructions.
+    The key identifies the generator, the problem, its division, and the weights and constants,
+    which are immediate operands of the instructions.
     """
     # the code depends on the values of the weights, not on facts about weights and inputs
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
@@ -164,7 +164,7 @@ def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
-    """Return the expected processor seconds to build a config."""
+    """Return the expected CPU seconds to build a config."""
     return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_PER_SECOND, 1)
 
 

@@ -1,6 +1,6 @@
 """PTX for the end of a sparse convolution.
 
-It adds up the k_groups' sums, applies the epilogue and stores the results.
+The code adds up the sums of the k_groups, applies the epilogue and stores the results.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ONE_INSTRUCTION = {"add": "add.rn.f32", "sub": "sub.rn.f32", "mul": "mul.rn.f32
 _SHORT = {*_ONE_INSTRUCTION, "relu", "clip", "leaky_relu", "prelu", "constant"}
 
 _LARGEST_OFFSET = 2**22
-"""The most bytes that a load or store may add to its address register."""
+"""Maximum number of bytes that a load or store may add to its address register."""
 
 
 def is_short(expression: Expression) -> bool:
-    """Return whether generated code computes an expression, and no separate kernel."""
+    """Return whether generated code applies an epilogue, rather than a separate kernel."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
@@ -32,9 +32,9 @@ class Epilogued:
     """A problem's epilogue in generated code.
 
     expression: the epilogue's expression.
-    operands: the kind of each operand, "channel" or "tensor"; none where the code does not apply
-    the epilogue.
-    applied: true where the code applies an epilogue.
+    operands: the kind of each operand, "channel" or "tensor"; none if the code does not apply the
+    epilogue.
+    applied: True if the code applies an epilogue.
     tensors: the names of the kernel parameters that hold the tensor operands.
     """
 
@@ -54,9 +54,9 @@ class Epilogued:
         return bits(self._constants[f"operand{operand}"][channel])
 
     def apply(self, code: Code, value: str, operands: Sequence[Operand]) -> Operand:
-        """Emit the epilogue of one result and return its value.
+        """Emit the epilogue for one sum and return the result.
 
-        Operands are constants or registers.
+        The operands are constants or registers.
         """
         values: list[Operand] = [value, *operands]
         for step in self.expression.steps:
@@ -88,7 +88,7 @@ def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Ope
 
 
 class _Pointer:
-    """A 64-bit address that is advanced where offsets from it become large."""
+    """A 64-bit address register that is advanced when offsets from it become large."""
 
     def __init__(self, code: Code, register: str) -> None:
         self._code, self._register, self._moved = code, register, 0
@@ -102,7 +102,7 @@ class _Pointer:
 
 
 class Results:
-    """Emits the end of the code of a block of output channels, from their sums to the stores."""
+    """Emits the end of the code of a block of output channels, from the sums to the stores."""
 
     def __init__(self, code: Code, division: GeneratedTiling, channels: Sequence[int],
                  epilogue: Epilogued) -> None:
@@ -135,9 +135,9 @@ class Results:
 
     def _share(self, values: Sequence[tuple[str, ...]], item: str, k_group: str,
                memory: str) -> str:
-        """Emit the stores of all k_groups' sums to shared memory.
+        """Emit code that stores the sums of all k_groups to shared memory.
 
-        Returns the register with the address of this work-item's first sum there.
+        Return the register with the shared-memory address of this work-item's first sum.
         """
         code = self._code
         code.emit("bar.sync", 0)
@@ -155,7 +155,7 @@ class Results:
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
     def _total(self, value: str, image: int, b: int, group: int, sums: str) -> str:
-        """Emit the addition of the other k_groups' sums to `value`, the sum of k_group `group`."""
+        """Emit code that adds the other k_groups' sums to `value`, the sum of k_group `group`."""
         code = self._code
         for k_group in range(self._division.config.k_groups):
             if k_group != group:
@@ -165,10 +165,10 @@ class Results:
         return value
 
     def _leave_unless_inside(self, item: str) -> None:
-        """Emit the exit of work-items without a result.
+        """Emit code that ends work-items without a result.
 
-        In the other work-items, the register `_at` holds the index of the first result within an
-        output channel.
+        For the other work-items, the register `_at` then holds the index of their first result
+        within an output channel.
         """
         code, d = self._code, self._division
         problem, config = d.problem, d.config
@@ -188,7 +188,7 @@ class Results:
         self._at = code.get("mad.lo.u32", "r", at, problem.batch, image)
 
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
-        """Emit the epilogue and the stores of channels.
+        """Emit the epilogue and the stores for some channels.
 
         totals: for each channel its index in the block and its sums, one per image.
         """
@@ -212,13 +212,13 @@ class Results:
         code.emit("exit")
 
     def _pointer(self, name: str) -> _Pointer:
-        """Emit the address of this work-item's element in the tensor of a parameter."""
+        """Emit code that computes the address of this work-item's element in a tensor parameter."""
         at = self._code.get("mul.wide.u32", "q", self._at, self._division.itemsize)
         start = self._code.get("ld.param.u64", "q", Address(name))
         return _Pointer(self._code, self._code.get("add.s64", "q", start, at))
 
     def _operands(self, channel: int, addresses: Sequence[Address]) -> list[list[Operand]]:
-        """Emit the loads of a channel's operands, and return them by image."""
+        """Emit the loads of a channel's operands and return the operands of each image."""
         d = self._division
         operands: list[list[Operand]] = [[] for _ in range(d.pair)]
         remaining = iter(addresses)
@@ -237,9 +237,9 @@ class Results:
 
 
 def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
-    """Emit the work-group's indices along images, rows and columns.
+    """Emit code that computes the work-group's indices along images, rows and columns.
 
-    Returns their registers.
+    Return the registers with these indices.
     """
     _, rows, columns = division.tiles
     rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)
@@ -247,9 +247,9 @@ def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
 
 
 def unpacked(code: Code, register: str) -> tuple[str, str]:
-    """Emit the conversion of a register's two float16 to float32.
+    """Emit code that converts the two float16 values in a register to float32.
 
-    Returns the registers of the results.
+    Return the registers with the two results.
     """
     low, high = code.register("h"), code.register("h")
     code.emit("mov.b32", (low, high), register)

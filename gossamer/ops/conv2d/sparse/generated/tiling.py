@@ -10,31 +10,35 @@ from gossamer.tensor import rounded_up
 
 WARP = 32
 BUFFERS = 3
-"""Buffers of shared memory, each for the inputs of a stage; they are filled and read as a ring."""
+"""Number of buffers in shared memory, each for the inputs of a stage; they are used as a ring."""
 
 _REGISTERS = 65536
 SUB_PARTITIONS = 4
-"""Sub-partitions of a multiprocessor, each with a scheduler and warps of its own."""
+"""Number of sub-partitions of a multiprocessor, each with a scheduler and warps of its own."""
 
 
 @dataclass(frozen=True)
 class GeneratedConfig:
     """A way to generate and launch the code of a sparse convolution.
 
-    channels: output channels of a block; a work-item holds sums of all of them at once.
-    images: images of a work-group's tile.
-    rows: output rows of a work-group's tile.
-    columns: output columns of a work-group's tile.
-    stage: input channels that are computed between two barriers.
-    k_groups: sets of work-items that split the input channels and add up their sums at the end.
-    staggered_entries: parts of a stage's code. Different warps begin at different parts, so that
-    several instruction fetches are under way at once; each warp then runs all parts in turn.
-    prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
-    without computing results, before the other warps need the code. The other warps then find the
-    code in the instruction cache, and all begin at the start of the stage's code. 0 where there are
-    no prefetch warps; 1 requires k_groups = 1.
-    blocks_per_unit: work-groups that must fit a multiprocessor at once.
-    kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
+    channels: number of output channels of a block; a work-item holds the sums of all of them at
+    once.
+    images: number of images of a work-group's tile.
+    rows: number of output rows of a work-group's tile.
+    columns: number of output columns of a work-group's tile.
+    stage: number of input channels that are computed between two barriers.
+    k_groups: number of sets of work-items that split the input channels and add up their sums at
+    the end.
+    staggered_entries: number of parts of a stage's code. Different warps begin at different parts,
+    so that several instruction fetches are in flight at once; each warp then runs all parts in
+    turn.
+    prefetch_warps: 1 if, for each staggered entry, one extra warp runs the entry's part of a
+    stage's code, without computing results, before the other warps need the code. The other warps
+    then find the code in the instruction cache, and all begin at the start of the stage's code. 0
+    if there are no prefetch warps; 1 requires k_groups = 1.
+    blocks_per_unit: number of work-groups that must fit a multiprocessor at once.
+    kernels: number of kernels among which the blocks are divided; the kernels are assembled, and
+    run, in parallel.
     """
 
     channels: int
@@ -58,8 +62,7 @@ class GeneratedTiling:
 
     problem: the convolution.
     config: the way to generate its code.
-    halves: true where inputs and outputs are float16 and a work-item computes two neighbouring
-    images.
+    halves: True if inputs and outputs are float16 and a work-item computes two neighbouring images.
     """
 
     problem: Conv2dProblem
@@ -73,32 +76,32 @@ class GeneratedTiling:
 
     @property
     def pair(self) -> int:
-        """Neighbouring images that a work-item computes."""
+        """Number of neighbouring images that a work-item computes."""
         return 2 if self.halves else 1
 
     @property
     def lanes(self) -> int:
-        """Work-items that compute one pixel, for different images."""
+        """Number of work-items that compute one pixel, for different images."""
         return self.config.images // self.pair
 
     @property
     def items(self) -> int:
-        """Work-items of a k_group that have results."""
+        """Number of work-items of a k_group that have results."""
         return self.config.rows * self.config.columns * self.lanes
 
     @property
     def k_group(self) -> int:
-        """Work-items of a k_group, rounded up to a multiple of a warp."""
+        """Number of work-items of a k_group, rounded up to whole warps."""
         return rounded_up(self.items, WARP)
 
     @property
     def workers(self) -> int:
-        """Work-items of all k_groups."""
+        """Number of work-items of all k_groups."""
         return self.k_group * self.config.k_groups
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group, prefetch warps included."""
+        """Number of work-items of a work-group, including prefetch warps."""
         return self.workers + self.config.prefetch_warps * self.config.staggered_entries * WARP
 
     @property
@@ -118,7 +121,7 @@ class GeneratedTiling:
     def vector(self) -> int:
         """Bytes that one instruction copies to shared memory.
 
-        The result is 16, 8 or 4, or 0 where no vector of these sizes is aligned. If a work-group
+        The result is 16, 8 or 4, or 0 if no vector of these sizes is aligned. If a work-group
         computes all images, and a pixel has fewer bytes than a vector, a vector can span several
         pixels.
         """
@@ -135,20 +138,20 @@ class GeneratedTiling:
 
     @property
     def lead(self) -> int:
-        """Columns of the patch before the first column that is needed.
+        """Number of columns of the patch before the first column that is needed.
 
-        They align the start of the patch to a vector.
+        These extra columns align the start of the patch to a vector.
         """
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
     def patch_rows(self) -> int:
-        """Input rows that the windows of a tile cover."""
+        """Number of input rows that the windows of a tile cover."""
         return self.problem.window(0, self.config.rows)
 
     @property
     def patch_columns(self) -> int:
-        """Input columns that the windows of a tile cover, rounded up to whole vectors."""
+        """Number of input columns that the windows of a tile cover, rounded up to whole vectors."""
         needed = self.problem.window(1, self.config.columns) + self.lead
         return rounded_up(needed, max(1, self.vector // self.pixel))
 
@@ -159,12 +162,12 @@ class GeneratedTiling:
 
     @property
     def vectors(self) -> int:
-        """Vectors that a work-group copies for an input channel."""
+        """Number of vectors that a work-group copies for an input channel."""
         return self.patch_rows * self.patch_columns * self.patch_pixel // self.vector
 
     @property
     def copies(self) -> int:
-        """Vectors that a work-item copies for an input channel."""
+        """Number of vectors that a work-item copies for an input channel."""
         return -(-self.vectors // self.work_group)
 
     @property
@@ -181,7 +184,7 @@ class GeneratedTiling:
 
     @property
     def block(self) -> int:
-        """The most output channels of a block."""
+        """Maximum number of output channels of a block."""
         return -(-self.problem.group_out_channels // self.blocks)
 
     @property
@@ -202,7 +205,7 @@ class GeneratedTiling:
 
     @property
     def buffers(self) -> int:
-        """Buffers in use: fewer than BUFFERS where the layer has fewer stages."""
+        """Number of buffers in use: fewer than BUFFERS if the layer has fewer stages."""
         stages = -(-self.problem.group_channels // self.config.stage)
         return min(BUFFERS, stages)
 
@@ -218,11 +221,11 @@ class GeneratedTiling:
 
     @property
     def registers(self) -> int:
-        """The most registers that a work-item may use."""
+        """Maximum number of registers that a work-item may use."""
         return self.registers_of(self.config.blocks_per_unit)
 
     def registers_of(self, blocks_per_unit: int) -> int:
-        """Return the most registers that a work-item may use.
+        """Return the maximum number of registers that a work-item may use.
 
         Warps are divided among the multiprocessor's sub-partitions, each with its own registers.
 
