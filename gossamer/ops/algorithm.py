@@ -224,8 +224,8 @@ class Variant(HashedOnce):
         -------
         bool
             True for precision fp32, and for a lower precision that represents all of the problem's
-            values exactly, such as small integers. False if the variant rounds a float32 input to float16
-            and float16 cannot hold all of its values.
+            values exactly, such as small integers. False if the variant rounds a float32 input to
+            float16 and float16 cannot hold all values of the input.
         """
         if self.precision == "fp32":
             return True

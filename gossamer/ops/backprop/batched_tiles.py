@@ -37,7 +37,7 @@ class Tile:
 
 
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
-    """Return the forward pass's tile: `units` sums over `inputs` inputs for each of `rows` samples."""
+    """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
     return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
                        4 * (0.75 * tile[0] + 0.5 * tile[1]))
                  for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
@@ -66,7 +66,7 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
 
 
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
-    """Return the backward pass's tile: `inputs` sums over `units` units for each of `rows` samples."""
+    """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
     return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
                        3 * (tile[0] + tile[1]))
                  for tile in _tiles(threads) if rows % tile[0] == 0)

@@ -36,7 +36,7 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return which option of a problem needs more than plain gradient descent; None if none does."""
+    """Return why plain gradient descent is not enough for a problem; None if it is."""
     if problem.adam:
         return "it does not support Adam; use batched or per_step"
     if problem.weighted:

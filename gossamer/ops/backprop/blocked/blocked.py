@@ -52,9 +52,9 @@ MOST_LAUNCHES = 1 << 15
 class InTurn:
     """A config of exact blocking by two launches per block.
 
-    The first launch updates the weights of the first layer and multiplies them by the samples of the
-    block, on many work-groups. In the second, one work-group per network trains the upper layers on the samples of the block, one by
-    one.
+    In the first launch, many work-groups update the first layer's weights and multiply them by the
+    samples of the block. In the second launch, one work-group per network trains the upper layers
+    on the samples of the block, one by one.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -178,8 +178,7 @@ class Blocked(KernelBackprop):
     Up to rounding, the results equal those of updating all weights after each sample.
 
     Let x_s be sample s and W_s the first layer's weights before it. Let g_s hold, for each hidden
-    unit, the change of its weights by sample s per unit of input, so that W_{s+1} = W_s + g_s x_s^T.
-    Then W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
+    unit, the change of a weight whose input is 1, so that W_{s+1} = W_s + g_s x_s^T. Then W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
     g_s (x_s . x) and the upper layers have to be computed sample by sample.
 
     A form is a config together with the code that runs it. There are two kinds of forms. Pipelines

@@ -28,8 +28,8 @@ _MOST_FETCHED = 64
 _BLOCK, _GROUP, _TILE = 8, 8, 16
 """Numbers of samples, inputs and units that one tensor core instruction processes."""
 _MOST_GROUPS = 30
-"""Maximum number of groups of inputs per warp: each group has a bit in a 32-bit word that also holds
-the bit INEXACT."""
+"""Maximum number of groups of inputs per warp: each group has a bit in a word that also has the bit
+INEXACT."""
 _OTHER_REGISTERS = 24
 """Registers of a work-item for values other than weights, inputs and changes."""
 
