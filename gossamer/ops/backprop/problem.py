@@ -73,7 +73,8 @@ class BackpropProblem(Problem):
     velocity = momentum * velocity + g, parameter -= learning rate * velocity. The update published
     for one sample, w += rate * err * input, is the case without momentum and weight decay. With
     Adam, m and v are the running means of g and g^2: m = b m + (1 - b) g and
-    v = c v + (1 - c) g^2, where BETAS = (b, c). At update t, parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
+    v = c v + (1 - c) g^2, where BETAS = (b, c). At update t,
+    parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Sources: training by back-propagation on a GPU with everything resident (2013), for online
     training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, in the form of
