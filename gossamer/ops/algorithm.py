@@ -128,7 +128,7 @@ class Problem(HashedOnce, abc.ABC):
         Parameters
         ----------
         count : int
-            Largest number of images.
+            Maximum number of images.
 
         Returns
         -------
@@ -200,7 +200,7 @@ class Variant(HashedOnce):
     def __getitem__(self, key: str) -> Any:
         """Return one setting of the config.
 
-        Raises KeyError where no setting has this name.
+        Raises KeyError if no setting has this name.
         """
         return dict(self.config)[key]
 
@@ -407,7 +407,7 @@ class Algorithm(abc.ABC):
         Returns
         -------
         float or None
-            Microseconds; None where the algorithm has no model.
+            Microseconds; None if the algorithm has no model.
         """
         return None
 
@@ -520,7 +520,7 @@ class Algorithm(abc.ABC):
         inputs, outputs : sequence of Buffer
             Device memory of the tensors, in the layouts of the variant's specs.
         workspace : Buffer or None
-            Scratch memory of at least the variant's `workspace` bytes; None where the variant needs
+            Scratch memory of at least the variant's `workspace` bytes; None if the variant needs
             no scratch memory.
         stream : Any
             A stream of the device; None is its default stream.

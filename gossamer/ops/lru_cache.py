@@ -41,7 +41,7 @@ class LruCache(Generic[T]):
             result = make()
         with self._lock:
             self._results[key] = result
-            # a result that exceeds the limit goes to the front, where it is dropped first
+            # a result that exceeds the limit goes to the front, so that it is dropped first
             self._results.move_to_end(key, last=self._size(result) <= self.max_bytes)
             while sum(map(self._size, self._results.values())) > self.max_bytes:
                 self._results.popitem(last=False)

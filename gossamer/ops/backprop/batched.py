@@ -40,16 +40,17 @@ _MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
 
 With 0, gradients stay in registers."""
 _SMALL = 1024
-"""Maximum number of sums of a layer (samples times units) with which only layer 0 is divided among
-work-groups. Each work-group then computes all samples' values of the layers above, and trains its
-own copy of their weights."""
+"""Maximum number of sums of any layer (samples times units) with which only layer 0 is divided
+among work-groups. Each work-group then computes all samples' values of the layers above, and trains
+its own copy of their weights."""
 
 
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The inputs of each layer are divided among the work-groups of a group; each work-group keeps the
-    weights of its inputs in shared memory. A group of several work-groups is a cluster.
+    The inputs of each layer, except the upper layers of a small network, are divided among the
+    work-groups of a group; each work-group keeps the weights of its inputs in shared memory. A
+    group of several work-groups is a cluster.
     """
 
     name = "batched"

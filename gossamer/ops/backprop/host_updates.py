@@ -158,7 +158,7 @@ class BatchUpdate:
     """The update of a network by a batch, in place.
 
     An update spends most of its time on the overhead of NumPy calls. To keep the number of calls
-    small, all parameters are in one array and are updated at once. Intermediate arrays are
+    small, all parameters are in one array and are updated together. Intermediate arrays are
     allocated only once.
 
     parameters: (parameter_count,) float32, one network of BackpropProblem's input 4.

@@ -280,7 +280,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
-        # the log-softmax is finite even where the softmax is 0
+        # the log-softmax is finite even if the softmax underflows to 0
         loss = -(targets * _log_softmax(outputs[-2] @ layers[-1][0].T + layers[-1][1])).sum(1)
         error = y * targets.sum(1, keepdims=True) - targets
     else:

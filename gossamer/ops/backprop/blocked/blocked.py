@@ -72,7 +72,7 @@ class InTurn:
         return _Memory(problem, self).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why the device cannot train the network; None where it can."""
+        """Return why the device cannot train the network; None if it can."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
             return f"needs {2 * blocks} launches per call, at most {MOST_LAUNCHES} are allowed"

@@ -103,7 +103,7 @@ class _Layout:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Return why the sequential core cannot train networks of these sizes; None where it can."""
+    """Return why the sequential core cannot train networks of these sizes; None if it can."""
     if len(problem.sizes) != 3:
         return f"needs one hidden layer, has {len(problem.sizes) - 2}"
     hidden, outputs = problem.sizes[1:]
@@ -138,7 +138,7 @@ class _Form(abc.ABC):
         return SampleProducts(problem, self.layout(problem).reach).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why a work-group cannot train the network; None where it can."""
+        """Return why a work-group cannot train the network; None if it can."""
         return unfit_sizes(problem) or self.layout(problem).why_unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
