@@ -18,8 +18,7 @@ from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
 
 def c_float(value: float) -> str:
-    """Return a literal of OpenCL C and CUDA C++ with exactly the value of a float32.
-    """
+    """Return a literal of OpenCL C and CUDA C++ with exactly the value of a float32."""
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"

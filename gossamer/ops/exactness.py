@@ -1,7 +1,7 @@
 """Determine which lower precisions leave all results unchanged.
 
-A lower precision leaves results unchanged if it represents all operands (integers) exactly,
-because products are accumulated in float32 in every precision.
+A lower precision leaves results unchanged if all operands are integers that the precision
+represents exactly, because products are accumulated in float32 in every precision.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ class CopyProblem(UnaryProblem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """Whether the copy may use any layout, because both specs have the default format.
-        """
+        """Whether the copy may use any layout, because both specs have the default format."""
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 

@@ -1,5 +1,4 @@
-"""Strided copies on a device, for the copy op and other ops that move data.
-"""
+"""Strided copies on a device, for the copy op and other ops that move data."""
 
 from __future__ import annotations
 
@@ -203,8 +202,7 @@ def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """Return the loops over all stored elements of the target, including padding.
-    """
+    """Return the loops over all stored elements of the target, including padding."""
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
              for dim, step in zip(problem.dims, problem.steps, strict=True)]

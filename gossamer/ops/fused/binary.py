@@ -229,8 +229,7 @@ def _layer(problem: FusionProblem) -> BinaryLayer:
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Return a fusion as one binary convolution, or the reason why this is impossible.
-    """
+    """Return a fusion as one binary convolution, or the reason why this is impossible."""
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "needs a convolution with a padding layer before it or signs after it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))

@@ -155,8 +155,7 @@ def _lines(problem: Conv2dProblem, precision: str) -> int:
 
 
 def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str) -> int:
-    """Return the bytes of shared memory per work-group, for its weights and its warps' sums.
-    """
+    """Return the bytes of shared memory per work-group, for its weights and its warps' sums."""
     lines = _lines(problem, precision)
     return part * 64 * (lines + (lines + 1) % 2) + 4 * warps * part
 

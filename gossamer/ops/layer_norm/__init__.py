@@ -151,8 +151,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
-    """Return a weight on the device, with its dimensions in the input's memory order.
-    """
+    """Return a weight on the device, with its dimensions in the input's memory order."""
     order = [problem.axes.index(dim) for dim in memory_order(spec) if dim in problem.axes]
     key = f"{name} {problem.normalised_shape} in the order {order}"
     return weights.packed(key, lambda arrays: np.ascontiguousarray(

@@ -80,8 +80,7 @@ class DirectPad(KernelAlgorithm):
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
-    """Return the dimensions in memory order; adjacent dimensions without pads are merged.
-    """
+    """Return the dimensions in memory order; adjacent dimensions without pads are merged."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(target)
     pads = list(zip(source.shape, problem.low, problem.high, strict=True))

@@ -200,8 +200,7 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Add the nodes of a copy: at most a slice, a transpose, a reshape and a broadcast.
-    """
+    """Add the nodes of a copy: at most a slice, a transpose, a reshape and a broadcast."""
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format has no ONNX equivalent")
     walked = [dim for dim in problem.dims if dim is not None]
@@ -408,8 +407,7 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
 
 
 def _has_one_per_channel(shape: Shape, images: Shape) -> bool:
-    """Return whether an array has one number per channel of the images to which it broadcasts.
-    """
+    """Return whether an array has one number per channel of the images to which it broadcasts."""
     rank = len(images)
     return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
         1, images[1], *(1,) * (rank - 2))

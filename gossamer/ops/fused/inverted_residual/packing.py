@@ -269,8 +269,7 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
 
 
 def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
-    """Return weights in the order in which the tile's instruction (wgmma or mma) reads them.
-    """
+    """Return weights in the order in which the tile's instruction (wgmma or mma) reads them."""
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
 
