@@ -22,12 +22,12 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, held
 
 PRECISIONS = ("fp32", "tf32", "fp16")
-"""The precisions, from the most to the least precise. A policy that allows one of them also allows
-the precisions before it."""
+"""The precisions, from the most to the least precise. A policy that allows a precision also allows
+all more precise ones."""
 
 EXACT = "b1"
-"""The precision that reports and benchmarks state for exact sums of bits. It is not one of
-PRECISIONS, because policies of every precision allow exact sums."""
+"""The precision that reports and benchmarks state for algorithms whose sums of bits are exact. Not
+one of PRECISIONS, because every policy allows exact sums."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,20 @@ class Problem(HashedOnce, abc.ABC):
     def exact_precision(self) -> str:
         """The lowest of PRECISIONS that gives the results of float32.
 
-        The results have to be equal for all values that the facts allow.
+        The results must equal those of float32 for all input values that the facts allow.
         """
         return "fp32"
 
     @property
     def rounding(self) -> str:
-        """The precision, one of PRECISIONS, to which float32 variants may round results."""
+        """The precision, one of PRECISIONS, to which float32 variants may round their results."""
         return "fp32"
 
     @property
     def sums_integers(self) -> bool:
         """Whether the op sums products of integers.
 
-        Such sums are exact in float32, unless an algorithm transforms the integers first, as
+        These sums are exact in float32, unless an algorithm transforms the integers first, as
         Winograd's algorithm does.
         """
         return False
@@ -128,17 +128,17 @@ class Problem(HashedOnce, abc.ABC):
         Parameters
         ----------
         count : int
-            Largest number of images.
+            Maximum number of images.
 
         Returns
         -------
         Problem
-            The smaller problem, or this problem where images cannot be separated.
+            The smaller problem, or this problem if it cannot be split by images.
         """
         return self
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draw inputs with which candidates are checked and timed.
+        """Draw random inputs for checking and timing candidates.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Problem(HashedOnce, abc.ABC):
         -------
         list of numpy.ndarray
             One logical array for each input. If the facts of an input allow only a few values, its
-            elements are drawn from these values. Otherwise floats are normally distributed, bytes
+            elements are drawn from those values. Otherwise floats are normally distributed, bytes
             are uniform from 0 to 255, and other integers are 0 or 1, which are valid indices.
         """
         arrays = []
@@ -178,15 +178,15 @@ class Variant(HashedOnce):
     config : tuple of (str, int or str)
         Names and values of the algorithm's own settings, such as tile sizes.
     inputs, outputs : tuple of TensorSpec
-        Specs of the tensors as this variant reads and writes them.
+        Specs of the tensors in the layouts and types that this variant reads and writes.
     precision : str
         One of PRECISIONS. A variant of precision "fp16" accumulates in float32. It stores the
         problem's float32 tensors as float16, except those that its `inputs` and `outputs` list as
-        float32; its kernel rounds such inputs to float16.
+        float32; its kernel rounds float32 inputs to float16.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
-        Expected build time on one processor, in seconds; 0 if it is negligible. The tuner skips
+        Expected build time on one CPU core, in seconds; 0 if it is negligible. The tuner skips
         variants whose build takes too long.
     """
 
@@ -200,7 +200,7 @@ class Variant(HashedOnce):
     def __getitem__(self, key: str) -> Any:
         """Return one setting of the config.
 
-        Raises KeyError where no setting has this name.
+        Raises KeyError if no setting has this name.
         """
         return dict(self.config)[key]
 
@@ -223,9 +223,9 @@ class Variant(HashedOnce):
         Returns
         -------
         bool
-            True for precision fp32, and for a lower precision that is exact for the problem's
-            values, such as small integers. False if the variant rounds a float32 input to float16
-            and float16 cannot hold all of its values.
+            True for precision fp32, and for a lower precision that represents all of the problem's
+            values exactly, such as small integers. False if the variant rounds a float32 input to
+            float16 and float16 cannot hold all values of the input.
         """
         if self.precision == "fp32":
             return True
@@ -258,7 +258,7 @@ class State:
     launches : list of Launch
         Kernel launches in the order of execution.
     data : Any
-        Further data of the algorithm that no other code reads.
+        Private data of the algorithm.
     packed : tuple of Buffer
         Device memory of the packed constants, kept alive by the state.
     """
@@ -279,29 +279,29 @@ class Algorithm(abc.ABC):
     op, name : str
         Names of the op and of the algorithm.
     dense : bool
-        Whether zeros among the weights cost as much as other values.
+        Whether the algorithm does not exploit sparsity: zero weights cost as much as others.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
         Whether the op's own inputs, or its only output, may be slices of the channels of larger
-        NHWC tensors. An output may be a slice only if the epilogue has no tensor operands. In each
-        pixel a slice begins at a multiple of its alignment, which is the largest power of 2, at
-        most 16, that divides the bytes of the slice's channels in one pixel. A concatenation reads
+        NHWC tensors. An output may be a slice only if the epilogue has no tensor operands. A
+        slice's byte offset within each pixel is a multiple of its alignment: the largest power of
+        2, up to 16, that divides the number of bytes per pixel of the slice. A concatenation reads
         and writes slices only along the channel axis.
     by_name_only : bool
-        Whether the algorithm is a candidate only if the option `only` names it: because it has not
-        been timed on a GPU yet, or because another algorithm improves on it.
+        Whether the algorithm is a candidate only if the option `only` names it, either because it
+        has not been timed on a GPU yet or because another algorithm is better.
     between_thin : bool
         Whether the algorithm is measured only in small networks, and in networks with pruned or
         binary layers.
     polls : bool
-        Whether the algorithm's threads keep polling for a while after a launch, and so occupy cores
-        that the generated code of the next layers needs.
+        Whether the algorithm's threads busy-wait for a while after a launch, and thereby occupy
+        cores that the generated code of the next layers needs.
     by_image : bool
         Whether `jobs` can also compute fewer images than the problem has. A plan then computes
         image by image, so that the tensors between layers stay in the caches.
     exact : bool
-        Whether the algorithm sums bits to exact integers, so that reports state the precision
+        Whether the algorithm sums bits exactly, as integers, so that reports state the precision
         EXACT. Variants of precision fp16 round the sums to float16 and are reported as "fp16".
     rounds_sums : bool
         Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants
@@ -360,7 +360,7 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants. The first one is in float32 and works for every supported problem.
+            The variants. The first one is in float32, and exists for every supported problem.
         """
 
     def variants_in(self, problem: Any, device: Device,
@@ -383,8 +383,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants. An algorithm with many configs may list only those that it expects to be
-            fast in the last of `precisions`.
+            The variants. An algorithm with many configs may list only the configs that it expects
+            to be fast in the last of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)
@@ -392,8 +392,8 @@ class Algorithm(abc.ABC):
     def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
         """Return the time that the algorithm's own model predicts.
 
-        The tuner measures variants in the order of this time and skips the slowest ones. It
-        compares expected with measured times to correct the scale of the model.
+        The tuner measures variants in increasing order of predicted time and skips the slowest
+        ones. It calibrates the model's scale by comparing predicted with measured times.
 
         Parameters
         ----------
@@ -407,14 +407,14 @@ class Algorithm(abc.ABC):
         Returns
         -------
         float or None
-            Microseconds; None where the algorithm has no model.
+            Microseconds; None if the algorithm has no model.
         """
         return None
 
     def launch_count(self, variant: Variant) -> int:
         """Return the number of kernels that a variant launches, 1 by default.
 
-        The tuner adds `Device.queued_us` for each of them to `expected_us`.
+        The tuner adds `Device.queued_us` to `expected_us` for each launched kernel.
         """
         return 1
 
@@ -445,9 +445,10 @@ class Algorithm(abc.ABC):
              workspace: Buffer | None, images: int | None = None) -> list[Job] | None:
         """Return the calls of generated code that `launch` makes.
 
-        None if `launch` does anything else. A plan runs the calls of consecutive steps as one.
+        Returns None if `launch` does anything other than call generated code. A plan merges the
+        jobs of consecutive steps into one call.
 
-        images: number of images in the buffers, by default that of the problem; passed only to
+        images: number of images in the buffers; by default, that of the problem. Passed only to
         algorithms with `by_image`.
         """
         return None
@@ -471,8 +472,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Another process calls it with the same device. The
-            function does the slow steps of `prepare` and writes their results to the kernel cache.
+            A function that can be pickled. Another process calls it with the same device. It does
+            the slow steps of `prepare` and writes their results to the kernel cache.
             None if no step of `prepare` is slow.
         """
         return None
@@ -517,9 +518,9 @@ class Algorithm(abc.ABC):
         state : State
             The state that `prepare` returned.
         inputs, outputs : sequence of Buffer
-            Device memory of the tensors, laid out as the variant's specs say.
+            Device memory of the tensors, in the layouts of the variant's specs.
         workspace : Buffer or None
-            Scratch memory of at least the variant's `workspace` bytes; None where the variant needs
+            Scratch memory of at least the variant's `workspace` bytes; None if the variant needs
             no scratch memory.
         stream : Any
             A stream of the device; None is its default stream.

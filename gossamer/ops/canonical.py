@@ -14,8 +14,7 @@ import numpy as np
 from gossamer.ops.algorithm import Problem
 
 _LEFT_OUT = ("dense_groups", "facts", "formats", "result", "scaled_signs")
-"""Optional fields: facts about values, and memory formats. They are omitted if they have their
-default values."""
+"""Optional fields, which are omitted if they have their default values."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:

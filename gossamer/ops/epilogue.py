@@ -1,4 +1,4 @@
-"""Applies epilogues: by macros in kernels, and in place by NumPy on the host."""
+"""Application of epilogues: with macros in kernels, and in place with NumPy on the host."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
 
 def c_float(value: float) -> str:
-    """Return a float32 literal for OpenCL C and CUDA C++.
-
-    Both languages read back the exact value.
-    """
+    """Return a literal of OpenCL C and CUDA C++ with exactly the value of a float32."""
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"
@@ -34,11 +31,12 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
                     one_channel: bool = False, prefix: str = "") -> dict[str, str]:
     """Return the macros that apply an epilogue in a kernel.
 
-    EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
-    EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
-    is a multiple of 4. An expression with two outputs has two more macros, which set `second` to
-    the second output: EPILOGUE2(value, second, channel, index) for floats, and EPILOGUE2_4(value,
-    second, channel, index) for float4.
+    EPILOGUE_PARAMETERS goes at the end of the kernel's parameter list. EPILOGUE(value, channel,
+    index) replaces the float `value` by the result. EPILOGUE4(value, channel, index) does so for a
+    float4 of four consecutive elements in memory; `index` is a multiple of 4. For an expression
+    with two outputs there are two more macros, which also set `second` to the second output:
+    EPILOGUE2(value, second, channel, index) for floats, and EPILOGUE2_4(value, second, channel,
+    index) for float4.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
     one_channel: whether all values of a float4 belong to the channel `channel`; otherwise they
@@ -50,12 +48,12 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Return the macros for epilogues of eight neighbours in memory.
+    """Return the macros that apply an epilogue to eight consecutive elements at once.
 
-    They are those of `epilogue_macros` for float16 tensor operands, and macros for eight
-    neighbours, which load each operand once.
+    The macros of `epilogue_macros` for float16 tensor operands are included. The macros for eight
+    elements load all eight values of an operand at once.
 
-    EPILOGUE8(lower, upper, channel, index) rewrites two float4 of eight consecutive channels. For
+    EPILOGUE8(lower, upper, channel, index) replaces two float4 of eight consecutive channels. For
     an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
     index) also sets the last two float4 to the second output. `channel` and `index` are multiples
     of 8.
@@ -92,8 +90,8 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
     operand = f"{prefix.lower()}operand"
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
-    # no RESTRICT for tensors: the previous kernel may still be writing them, see
-    # ptx/griddepcontrol.h
+    # no RESTRICT for tensors, which the previous kernel may still be writing (see
+    # ptx/griddepcontrol.h)
     parameters = "".join(
         f", const GLOBAL {name} *{'RESTRICT ' if kind == 'channel' else ''}{operand}{i}"
         for i, (name, kind) in enumerate(zip(types, epilogue.operands, strict=True)))
@@ -133,10 +131,10 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Return a C block that sets `variable` to the first result.
+    """Return a C block that applies an expression to `variable` and the operands.
 
-    The inputs of the expression are the variable and the operands. If `second` is not empty, the
-    block also sets the variable of that name to the second result.
+    The block sets `variable` to the first result and, if `second` is not empty, the variable of
+    that name to the second result.
     """
     lines, results = floats_in_kernels(expression).c_statements(
         [variable, *operands], c_float, "e")
@@ -154,7 +152,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: prefix of the channel operands' names in the weights.
-    multiple: number to a multiple of which channel operands are padded; itself a multiple of 4.
+    multiple: channel operands are padded to a multiple of this number, itself a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
@@ -174,8 +172,8 @@ def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """Return a function that packs a constant into a padded vector.
 
-    The vector has `size` numbers: one per channel, then zeros. The constant has one number per
-    channel, or a single number that is broadcast.
+    The vector has `size` elements: one per channel, then zeros. The constant has one number per
+    channel, or a single number for all channels.
     """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
@@ -190,7 +188,7 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
     Each array broadcasts to a result (N, C, ...) of rank `rank`.
 
-    arrays: the constants by name, with the channel operands among them.
+    arrays: the constants by name, including the channel operands.
     tensors: the tensor operands.
     """
     result = []
@@ -205,9 +203,9 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Apply an epilogue to a result in host memory.
+    """Apply an epilogue to a result in host memory, in place.
 
-    No memory is allocated if the expression is a simple chain of functions of _IN_PLACE.
+    No memory is allocated if _is_simple_chain() is true of the expression.
     """
     expression = epilogue.expression
     if not _is_simple_chain(expression):
@@ -229,10 +227,10 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 
 
 def _is_simple_chain(expression: Expression) -> bool:
-    """Return whether _IN_PLACE can evaluate an expression.
+    """Return whether an expression can be evaluated in place, by the functions of _IN_PLACE.
 
-    It can if all functions are in _IN_PLACE, the first argument of every step is the previous
-    step's result, and all further arguments are operands.
+    This requires that all functions are in _IN_PLACE, that the first argument of every step is the
+    previous step's result, and that all further arguments are operands.
     """
     current = 0
     for index, step in enumerate(expression.steps):
@@ -253,5 +251,5 @@ def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorS
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Return host buffers as arrays with axes in memory order."""
+    """Return host buffers as arrays whose axes are in memory order."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]

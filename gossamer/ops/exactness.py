@@ -1,7 +1,7 @@
-"""Determines which lower precisions leave all results unchanged.
+"""Determine which lower precisions leave all results unchanged.
 
-Results are unchanged if the operands are integers that the lower precision represents exactly,
-because products are accumulated in float32 in every precision.
+A lower precision leaves results unchanged if all operands are integers that the precision
+represents exactly, because products are accumulated in float32 in every precision.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from gossamer.ops.weights import WeightsInfo
 LARGEST = 2048
 """float16 and TF32 represent all integers up to this magnitude exactly."""
 BYTES, NARROW = integers(-255, 255), integers(-LARGEST, LARGEST)
-"""BYTES: the possible differences of two 8-bit integers, both signed or both unsigned. NARROW: the
-integers of magnitude up to LARGEST."""
+"""BYTES: the possible differences of two 8-bit integers that are both signed or both unsigned.
+NARROW: the integers of magnitude up to LARGEST."""
 
 
 def in_float16(facts: ValueFacts) -> bool:
@@ -26,7 +26,7 @@ def in_float16(facts: ValueFacts) -> bool:
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
     """Return whether a layer accumulates products of integers.
 
-    In float32 such sums are exact as long as their magnitudes stay within 2^24.
+    In float32 the sums are exact as long as their magnitudes stay within 2^24.
 
     facts: the value facts of the layer's run-time inputs, as its problem states them.
     weights: the facts about the layer's weights.
@@ -36,7 +36,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Return the lowest precision that keeps the results of products.
+    """Return the lowest precision that leaves the results of an op with products unchanged.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
@@ -48,7 +48,7 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Return the lowest precision that keeps the results of other ops.
+    """Return the lowest precision that leaves the results of an op without products unchanged.
 
     facts: the value facts of all values that the op reads or writes.
     """

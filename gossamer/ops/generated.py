@@ -1,4 +1,4 @@
-"""Base classes of algorithms that LLVM compiles."""
+"""Base classes of algorithms whose code is generated and compiled by LLVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GeneratedCode(Algorithm):
     @abc.abstractmethod
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        """Return the calls of generated code, which `launch` runs."""
+        """Return the calls of generated code that `launch` runs."""
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -27,9 +27,11 @@ class GeneratedCode(Algorithm):
 
 
 class Work(NamedTuple):
-    """What one function computes of a tensor.
+    """A call of one generated function that computes a tensor.
 
-    tasks: number of tasks. threads: number of threads that share them.
+    code: the function.
+    threads: number of threads among which the tasks are divided.
+    tasks: number of tasks.
     """
 
     code: Function
@@ -38,7 +40,7 @@ class Work(NamedTuple):
 
 
 class OneTensor(GeneratedCode):
-    """An algorithm with one input and one output; its state's data is a `Work`."""
+    """An algorithm with one input and one output; `State.data` is a `Work`."""
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

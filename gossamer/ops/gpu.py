@@ -1,8 +1,8 @@
 """Rates of NVIDIA GPUs, and a model that estimates the time of a launch.
 
-Algorithms sort their tiles by these estimates. The rates were fitted to times of tensor core
-kernels on an H200. On other devices they only decide the order in which tiles are tried: the tuner
-measures several tiles, and scales an algorithm's estimates by its measurements.
+Algorithms sort their tiles by the estimated times. The rates were fitted to times of tensor core
+kernels on an H200. On other devices the rates affect only the order in which tiles are tried: the
+tuner measures several tiles, and scales an algorithm's estimates by the measured times.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from gossamer.device.limits import Limits
 from gossamer.ops.peak_rates import H200_UNIT
 
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors under load."""
+"""Clock rate of the multiprocessors under load, in MHz."""
 RESERVED_BYTES = 1024
-"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+"""Bytes of shared memory that the system reserves for each work-group on a multiprocessor."""
 REGISTERS = 65536
-"""Registers of a multiprocessor."""
+"""Number of registers per multiprocessor."""
 COPIED = 51.4
-"""Bytes that a multiprocessor copies from the L2 cache to shared memory per cycle."""
+"""Bytes per cycle that a multiprocessor copies from the L2 cache to shared memory."""
 BEGIN = 2000
 """Cycles that a work-group needs to start and to load its first operands."""
 _START_US = 1.9
-"""Overhead of a launch in microseconds: the time before the first work-group starts, and after the
-last one has stored its results."""
+"""Overhead of a launch in microseconds: the time before the first work-group starts and the time
+after the last one has stored its results."""
 _MMA, _WGMMA = 0.00097, 0.000295
-"""Cycles of a multiprocessor, per sum and per byte of K, to multiply by mma and by wgmma."""
+"""Cycles of a multiprocessor per sum and per byte of K, for products with mma and with wgmma."""
 _STAGE, _AHEAD = 384, 919
-"""Cycles that a work-group waits for each stage: a constant, and the latency of copies, which is
-divided by the number of stages that are copied ahead."""
+"""Cycles that a work-group waits per stage: a constant, plus the latency of copies, divided by the
+number of stages that are copied ahead."""
 _CACHED_BYTES, _NO_OVERLAP = 35e6, 0.15
-"""Bytes that stay in the L2 cache from one layer to the next. The second number concerns the times
-of computing and of memory traffic: it is the share of the shorter time that does not overlap with
-the longer one."""
+"""Bytes that stay in the L2 cache from one layer to the next; and, of the times of computation and
+of memory traffic, the fraction of the shorter one that does not overlap with the longer one."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
-"""Minimum and maximum number of multiprocessors of a graphics processing cluster (GPC). All
-work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the
-maximum: 7 for the 132 multiprocessors of an H200. On an H200, eight clusters of 12 or 15
-work-groups needed the time of two waves, and seven clusters the time of one."""
+"""Minimum and maximum number of multiprocessors per graphics processing cluster (GPC). All
+work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated by dividing the
+number of multiprocessors by the maximum: 7 for the 132 multiprocessors of an H200. On an H200,
+eight clusters of 12 or 15 work-groups took as long as two waves, and seven clusters as long as
+one."""
 
 
 def groups_per_unit(shared_bytes: int, limits: Limits, most: int) -> int:
-    """Return the number of work-groups that a multiprocessor holds.
+    """Return the number of work-groups that fit on a multiprocessor at once.
 
-    most: the number for which the registers suffice.
+    most: the number of work-groups for which the registers suffice.
     """
     fitting = (limits.shared_bytes_opt_in + RESERVED_BYTES) // (shared_bytes + RESERVED_BYTES)
     return max(1, min(most, fitting))
 
 
 def product_cycles(sums: float, k_bytes: float, wgmma: bool) -> float:
-    """Return the cycles of a multiprocessor to multiply.
+    """Return the cycles in which a multiprocessor computes the products of a work-group.
 
-    sums: number of sums of a work-group.
-    k_bytes: bytes of a row of an operand along K.
+    sums: number of sums of the work-group.
+    k_bytes: size of an operand's row along K, in bytes.
     wgmma: True for wgmma, False for mma.
     """
     return sums * k_bytes * (_WGMMA if wgmma else _MMA)
@@ -75,15 +75,15 @@ def wait_cycles(stages: float, ahead: int, share: float = 1.0) -> float:
 class LaunchWork:
     """The work of a launch, divided among its work-groups.
 
-    groups: number of work-groups, or of tiles where a work-group computes several.
-    per_unit: work-groups that a multiprocessor holds at once.
+    groups: number of work-groups, or of tiles if a work-group computes several.
+    per_unit: number of work-groups that fit on a multiprocessor at once.
     busy: cycles in which a work-group occupies the most loaded resource of a multiprocessor (tensor
     cores, copies, schedulers or shared memory).
-    waited: cycles in which a work-group waits for copies, barriers and its own results; other
-    work-groups can compute meanwhile.
-    begin: cycles of each work-group that overlap with nothing.
+    waited: cycles in which a work-group waits for copies, barriers and its own results, while other
+    work-groups can compute.
+    begin: cycles at the start of each work-group that overlap with no other work.
     moved: bytes of traffic to device memory.
-    cluster: work-groups per cluster.
+    cluster: number of work-groups per cluster.
     """
 
     groups: int
@@ -97,8 +97,9 @@ class LaunchWork:
     def expected_us(self, limits: Limits) -> float:
         """Return the expected time in microseconds.
 
-        It is the overhead of the launch plus the time of the busiest multiprocessor. Where the
-        tensors do not fit the L2 cache, the time of the memory traffic is a lower bound.
+        The time is the overhead of the launch plus the time of the busiest multiprocessor. If the
+        tensors do not fit in the L2 cache, the time of the memory traffic is a lower bound. In any
+        case, a part of the shorter of the two times is added (see _NO_OVERLAP).
         """
         units = max(1, limits.compute_units)
         waves = -(-self.groups // (units * self.per_unit))
@@ -108,7 +109,7 @@ class LaunchWork:
         if self.cluster > 1 and waves == 1:
             clusters_of_gpc = -(-(self.groups // self.cluster) // max(1, units // _LARGEST_GPC))
             of_unit = max(of_unit, clusters_of_gpc * self.cluster / _LEAST_GPC)
-        # the waits of a work-group overlap in part with the work of others
+        # the waits of a work-group overlap partly with the work of other work-groups
         cycles = waves * self.begin + math.hypot(of_unit * self.busy, waves * self.waited)
         computed = _START_US + cycles / CYCLES_PER_MICROSECOND
         moving = self.moved / (H200_UNIT.nbytes * units)

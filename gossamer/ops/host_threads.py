@@ -1,11 +1,11 @@
-"""The number of threads of BLAS or ONNX Runtime.
+"""The number of threads of BLAS, ONNX Runtime or generated code.
 
-The setting belongs to the configs of host algorithms, so that it is saved and reported like any
-other setting. All layers of a plan use the same number of threads.
+The number of threads is a setting in the configs of host algorithms, so that it is saved and
+reported like any other setting. All layers of a plan use the same number of threads.
 
-By default algorithms use all threads, as NumPy and ONNX Runtime do. The threads of one product wait
-for each other. If another program occupies the processor of one of them, each product may last
-until that program's time slice ends. A single thread is then faster.
+By default algorithms use all threads, as NumPy and ONNX Runtime do. The threads that compute a
+product wait for each other. If another program occupies the processor on which one of the threads
+runs, each product may last until that program's time slice ends. A single thread is then faster.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ THREADS = "threads"
 ONE: Threads = 1
 ALL: Threads = "all"
 """The values of the setting that are measured. With ONE a library uses one thread, with ALL as many
-as it may. If a plan is made for a given number of threads, this number replaces ALL."""
+threads as it may. If a plan is made for a given number of threads, this number replaces ALL."""
 
 _SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
 _SERIAL = 2**18
-"""Up to this number of multiply-adds OpenBLAS computes a product with one thread, even if it may
-use more."""
+"""Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if it
+may use more."""
 
 Config = tuple[tuple[str, int | str], ...]
 
 
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
-    """Return one config for each value of the setting that makes a difference.
+    """Return a config for each number of threads that is worth measuring.
 
     The configs do not depend on the number of threads that BLAS has on this machine, so that plans
     from other machines have the same configs.
@@ -59,10 +59,9 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Return the variants that use a number of threads.
+    """Return the variants that use a number of threads, and those without this setting.
 
-    They include the variants without a setting of threads. If there are no such variants at all,
-    and on devices other than the host, all variants are returned.
+    All variants are returned if none of them qualifies, and on devices other than the host.
     """
     if device.compiles:
         return variants
@@ -72,7 +71,7 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def _for_number(variant: Variant, threads: Threads) -> Variant:
-    """Return a variant with a number of threads instead of ALL."""
+    """Return a variant with ALL replaced by a number of threads."""
     if threads in (ONE, ALL) or (THREADS, ALL) not in variant.config:
         return variant
     return replace(variant, config=tuple(
@@ -80,19 +79,19 @@ def _for_number(variant: Variant, threads: Threads) -> Variant:
 
 
 def threads_in(config_text: str) -> Threads | None:
-    """Return the setting in a config's text, or None."""
+    """Return the number of threads in a config's text; None if it has none."""
     found = _SETTING.search(config_text)
     return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
 
 
 def without_threads(config_text: str) -> str:
-    """Return a config's text without the setting."""
+    """Return a config's text without the number of threads."""
     return _SETTING.sub("", config_text).strip()
 
 
 @contextmanager
 def threads_of(variant: Variant) -> Iterator[None]:
-    """Limit BLAS to a variant's threads, and silence NumPy's warnings."""
+    """Limit BLAS to a variant's number of threads, and silence NumPy's warnings."""
     threads = dict(variant.config).get(THREADS, ALL)
     limit: AbstractContextManager[None] = nullcontext()
     if isinstance(threads, int):
@@ -106,9 +105,10 @@ def threads_of(variant: Variant) -> Iterator[None]:
 def number_of(threads: Threads) -> int:
     """Return the number of threads for ONNX Runtime.
 
-    It is at most the number of processors available to the process. ALL means that number, or
-    OMP_NUM_THREADS if that is smaller; BLAS reads this variable itself. Returns 0 if nothing limits
-    the process: ONNX Runtime then uses one thread per core and pins it to the core.
+    The number is at most that of the processors available to the process. ALL means all available
+    processors, or OMP_NUM_THREADS if it is smaller (BLAS reads this variable itself). Returns 0 if
+    the process may use all processors of the machine: ONNX Runtime then uses one thread per core,
+    and pins each thread to its core.
     """
     if isinstance(threads, int):
         return min(threads, processors())
@@ -124,8 +124,8 @@ def workers(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Return whether BLAS has more threads than there are processors.
+    """Return whether BLAS has more threads than processors are available to the process.
 
-    This happens in containers, whose limits BLAS does not know.
+    This happens in containers, because BLAS does not know their limits.
     """
     return blas.threads() > processors()

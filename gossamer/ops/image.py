@@ -1,7 +1,8 @@
 """Macros and arguments with which a network's first layers read images.
 
 The network's input may be the image itself, or another tensor from which kernels compute the image,
-such as bytes in NHWC or floats before rounding. This arithmetic is then the first part of a fusion.
+such as bytes in NHWC or floats before rounding. In the latter case, the arithmetic that computes
+the image is the first part of a fusion.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 def makes_image(part: Problem) -> bool:
     """Return whether a part of a fusion computes an image.
 
-    It must compute the image from a single tensor in float32 arithmetic, with constants of one
-    number per channel.
+    The part must compute the image from a single tensor in float32 arithmetic, with constants that
+    have one number per channel.
     """
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
         part.arithmetic == "float32" and part.dtypes == ("float32",)
@@ -40,7 +41,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
     """Return the macros that image.h needs.
 
     image: spec of the tensor that the kernel reads.
-    given: the arithmetic that computes the image from that tensor; None if the tensor is the image.
+    given: the part that computes the image from this tensor; None if the tensor is the image.
     """
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))

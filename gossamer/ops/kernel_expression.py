@@ -1,12 +1,12 @@
-"""Rewrites expressions for kernels.
+"""Rewrite expressions for kernels.
 
-Float expressions keep their results, but use operations that are fast on GPUs. A division by a
-constant becomes multiplications: the compiler's code for a correctly rounded division calls a
-function for some operands, and a kernel would have to spill its accumulators before each call.
-Numbers that were clipped to a narrow range are rounded by additions, because the instruction that
-rounds to an integer has a lower throughput.
+Float expressions keep their results, but use operations that are fast on GPUs. Divisions by
+constants are replaced by multiplications: the compiler's code for a correctly rounded division
+calls a function for some operands, and a kernel would have to spill its accumulators before each
+call. Numbers that were clipped to a narrow range are rounded by additions, because the instruction
+that rounds to an integer has a lower throughput.
 
-Integer expressions get divisions that never trap.
+In integer expressions, divisions are replaced by divisions that never trap.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
-"""Divisors are replaced by their reciprocals if their magnitude is between the inverse of this
-number and this number. In this range reciprocals are as precise as other floats."""
+"""Divisions are replaced if the divisor's magnitude is between the inverse of this number and this
+number, where reciprocals are normal floats of full precision."""
 _MOST_ROUNDED = 2.0**22
-"""The largest magnitude of numbers that are rounded by additions."""
+"""Maximum magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
 """Adding this float to a number, and subtracting it again, rounds the number to an integer. For
 magnitudes up to _MOST_ROUNDED the sum is between 2^23 and 2^24, where all floats are integers."""
 
 
 class _Steps:
-    """The steps of a new expression."""
+    """The steps of an expression under construction."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
         self.steps: list[ExpressionStep] = []
 
     def add(self, function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
-        """Add a step, and return the index of its result."""
+        """Append a step, and return the index of its result."""
         self.steps.append(ExpressionStep(function, arguments, constants))
         return self.inputs + len(self.steps) - 1
 
@@ -45,16 +45,16 @@ class _Steps:
 
 
 _Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
-"""A function that may replace a step of an expression. It receives the indices of the step's
-arguments among the new expression's values, adds the new steps, and returns the index of their
-result. It returns None to keep the step."""
+"""A function that may replace a step of an expression. The function receives the indices of the
+step's arguments among the new expression's values, appends the new steps, and returns the index of
+their result. It returns None if the step is to be kept."""
 
 
 @functools.lru_cache(maxsize=1024)
 def floats_in_kernels(expression: Expression) -> Expression:
-    """Return a float expression with the same results.
+    """Return a float expression with the same results that is faster in kernels.
 
-    The sign of zeros may differ, and the last bit of quotients below 2^-100.
+    The sign of zeros, and the last bit of quotients below 2^-100, may differ.
     """
     return _rewritten(expression, _float_steps)
 
@@ -68,7 +68,7 @@ def integers_in_kernels(expression: Expression) -> Expression:
 
 
 def _rewritten(expression: Expression, replacement: _Replacement) -> Expression:
-    """Return an expression with replacements for some of its steps."""
+    """Return an expression with some of its steps replaced."""
     written = _Steps(expression.inputs)
     values = list(range(expression.inputs))
     for step in expression.steps:
@@ -103,11 +103,11 @@ def _integer_steps(written: _Steps, expression: Expression, step: ExpressionStep
 
 
 def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
-    """Add steps that compute a correctly rounded quotient.
+    """Append steps that compute a correctly rounded quotient.
 
-    The estimate from the reciprocal is corrected twice by its remainder, which a fused multiply-add
-    computes exactly (P. Markstein, Computation of elementary functions on the IBM RISC System/6000
-    processor, 1990).
+    The dividend times the reciprocal is an estimate of the quotient. The estimate is corrected
+    twice with its remainder, which a fused multiply-add computes exactly (P. Markstein, Computation
+    of elementary functions on the IBM RISC System/6000 processor, 1990).
     """
     reciprocal = written.constant(float(np.float32(1) / np.float32(divisor)))
     quotient = estimate = written.add("mul", dividend, reciprocal)
@@ -118,7 +118,7 @@ def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
     for _ in range(2):
         remainder = written.add("fma", quotient, opposite, dividend)
         quotient = written.add("fma", remainder, reciprocal, quotient)
-    # the remainder of an infinite estimate is NaN
+    # the remainder of an infinite estimate is NaN, so that such an estimate is kept
     is_finite = written.add("less", written.add("abs", estimate), written.constant(float("inf")))
     return written.add("where", is_finite, quotient, estimate)
 
@@ -129,7 +129,7 @@ def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
 
 
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
-    """Return the constant by which a step divides, or None.
+    """Return the constant by which a step divides.
 
     None if the divisor is not a constant, or is too large or too small for a precise reciprocal.
     """
@@ -141,7 +141,7 @@ def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
 
 
 def _is_narrow(expression: Expression, value: int) -> bool:
-    """Return whether a value was clipped to the range of additive rounding."""
+    """Return whether a value was clipped to the range in which numbers are rounded by additions."""
     step = _step_of(expression, value)
     return (step is not None and step.function == "clip"
             and all(abs(bound) <= _MOST_ROUNDED for bound in step.constants))

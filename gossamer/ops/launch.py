@@ -20,9 +20,9 @@ class Launch:
     work_groups : tuple of int
         Number of work-groups along each of one to three dimensions.
     work_group_size : tuple of int
-        Number of work-items in a work-group along each dimension.
+        Number of work-items per work-group along each dimension.
     arguments : tuple
-        The kernel's arguments in order. An entry may be a function, which is called with (inputs,
+        The kernel's arguments in order. An element may be a function, which is called with (inputs,
         outputs, workspace) at each launch and returns the argument.
     shared_bytes : int
         Bytes of dynamic shared memory per work-group.

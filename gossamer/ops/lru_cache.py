@@ -16,8 +16,8 @@ T = TypeVar("T")
 class LruCache(Generic[T]):
     """A cache of results by key.
 
-    It drops the least recently used results while the total size exceeds its limit. A single result
-    that exceeds the limit is not stored.
+    The least recently used results are dropped while the total size exceeds a limit. A single
+    result that exceeds the limit is not stored.
 
     max_bytes: maximum total size of the results in bytes.
     size: function that returns the size of a result in bytes.
@@ -41,7 +41,7 @@ class LruCache(Generic[T]):
             result = make()
         with self._lock:
             self._results[key] = result
-            # a result that exceeds the limit goes to the front, where it is dropped first
+            # a result that exceeds the limit goes to the front, so that it is dropped first
             self._results.move_to_end(key, last=self._size(result) <= self.max_bytes)
             while sum(map(self._size, self._results.values())) > self.max_bytes:
                 self._results.popitem(last=False)
@@ -56,7 +56,7 @@ class LruCache(Generic[T]):
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 hash of named arrays, in hexadecimal.
 
-    It covers dtypes and shapes.
+    The hash covers names, dtypes, shapes and values.
     """
     sha = hashlib.sha256()
     for name in sorted(arrays):

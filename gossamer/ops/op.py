@@ -27,10 +27,11 @@ class Op:
         The class of the op's problems.
     reference : callable
         ``reference(problem, inputs, weights)`` returns a list of the outputs for a list of the
-        inputs and a mapping of names to constants. Arrays are logical: activations of rank 4 are
-        (N, C, H, W). The function computes floats in float64, and integers and booleans exactly.
+        inputs and a mapping of names to constants. Arrays are in the logical layout: activations of
+        rank 4 are (N, C, H, W). The function computes floats in float64, and integers and booleans
+        exactly.
     algorithms : tuple of Algorithm
-        The algorithms in the order in which they are tried if nothing was measured.
+        The algorithms in the order in which they are tried if no times were measured.
     """
 
     name: str

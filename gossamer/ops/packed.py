@@ -1,4 +1,4 @@
-"""Packed tensors: their words and values, and the base of their algorithms."""
+"""Packed tensors: their words and values, and the base class of algorithms on packed words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """The C type of a word in kernels, by the NumPy dtype of the stored words."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
 _MOST_VALUES = 16
-"""The most combinations of a step's possible arguments for which its results are enumerated."""
+"""Maximum number of combinations of a step's possible arguments for which results are
+enumerated."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
@@ -42,8 +43,8 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
 def formats_for(facts: ValueFacts) -> list[Format]:
     """Return the packed formats that can represent all values that facts allow.
 
-    They are formats of bits if bits suffice, else formats of trits. The list is empty if trits do
-    not suffice, either.
+    The formats are those of bits if bits suffice, else those of trits. The list is empty if trits
+    do not suffice either.
     """
     for dtype in ("bits", "trits"):
         formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
@@ -53,15 +54,17 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 
 
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
-    """Return the narrowest packed dtype for an output of an expression.
+    """Return the narrowest packed dtype that represents all possible values of an output.
 
-    It represents all possible values of the output; None if no packed dtype does.
+    None if no packed dtype does.
+
+    output: index of the output among those of the expression.
     """
     return smallest_dtype(_possible_values(expression, output))
 
 
 def smallest_dtype(values: set[float] | None) -> str | None:
-    """Return the narrowest packed dtype that represents the values, or None."""
+    """Return the narrowest packed dtype that represents the values; None if there is none."""
     if values is None:
         return None
     return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
@@ -69,7 +72,7 @@ def smallest_dtype(values: set[float] | None) -> str | None:
 
 
 def _possible_values(expression: Expression, output: int) -> set[float] | None:
-    """Return the possible values of an output; None if there are many."""
+    """Return the possible values of an output; None if they are too many or unknown."""
     known: list[set[float] | None] = [None] * expression.inputs
     for step in expression.steps:
         arguments = [known[index] for index in step.arguments]
@@ -89,9 +92,9 @@ def _results(function: str, constants: tuple[float, ...],
              arguments: list[set[float] | None]) -> set[float] | None:
     """Return all possible results of a function.
 
-    arguments: the possible values of each argument, or None.
+    arguments: the possible values of each argument; None if they are too many or unknown.
 
-    Returns None if an argument is None or there are too many combinations.
+    Returns None if an argument is None, or if there are too many combinations of arguments.
     """
     sets = [values for values in arguments if values is not None]
     if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
@@ -102,9 +105,9 @@ def _results(function: str, constants: tuple[float, ...],
 
 
 def as_images(spec: TensorSpec) -> TensorSpec:
-    """Return the spec of a matrix as images of one pixel.
+    """Return the spec of a matrix as images of one pixel, in the same memory.
 
-    The memory stays the same. A spec of rank 4 is returned unchanged.
+    A spec of rank 4 is returned unchanged.
     """
     if len(spec.shape) == 4:
         return spec
@@ -113,9 +116,9 @@ def as_images(spec: TensorSpec) -> TensorSpec:
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
-    """Return the words of a pixel with equal channels, (words, planes).
+    """Return the words of a pixel whose channels are all equal, as an array (words, planes).
 
-    value: the value of all channels; padding bits are 0.
+    value: the value of all channels. Padding bits are 0.
     spec: spec of the packed tensor.
     """
     pixel = replace(spec, shape=(1, spec.shape[1], 1, 1))
@@ -126,14 +129,14 @@ def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
 class PackedParts:
     """The addressing of a packed tensor in kernels.
 
-    Kernels address the tensor as unsigned 32-bit numbers, called parts. A word has one or two
-    parts.
+    Kernels address the tensor as unsigned 32-bit integers, called parts. A word consists of one or
+    two parts.
 
     planes: number of bits per value.
     parts: number of parts per word; the first part holds the lower channels.
-    count: number of parts of one plane of a pixel, padding included.
+    count: number of parts per pixel and plane, including padding.
     strides: strides of images, words of channels, rows and columns, in parts.
-    start: offset of channel 0 of the first pixel behind the border, in parts.
+    start: offset of channel 0 of the first pixel inside the border, in parts.
     """
 
     planes: int

@@ -1,4 +1,4 @@
-"""Peak rates of one compute unit, by which algorithms estimate their times."""
+"""Peak rates of one compute unit, from which algorithms estimate their times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gossamer.device.base import Device
 
 @dataclass(frozen=True)
 class PeakRates:
-    """The peak rates of one compute unit per microsecond.
+    """The peak rates of one compute unit, per microsecond.
 
     Attributes
     ----------
     multiply_adds : float
         Multiply-adds in float32.
     nbytes : float
-        Bytes of a copy in the device's memory, read plus written.
+        Bytes read plus bytes written by a copy in the device's memory.
     """
 
     multiply_adds: float
@@ -25,11 +25,11 @@ class PeakRates:
 
 H200_UNIT = PeakRates(238_600.0, 32_300.0)
 """Rates of one of the 132 multiprocessors of an H200. All multiprocessors together reach 63 TFLOP/s
-and 4.26 TB/s, as measured by `gossamer bench`. Estimates for all GPUs are by these rates."""
+and 4.26 TB/s, as measured by `gossamer bench`. Estimates for all GPUs use these rates."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
-"""Rates of a processor core with AVX-512 at 3.4 GHz."""
+"""Rates of a CPU core with AVX-512 at 3.4 GHz."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:
-    """Return the rates of the hardware to which estimates were fitted, for one compute unit."""
+    """Return the rates of one compute unit of the hardware on which estimates are based."""
     return _PROCESSOR if device.on_processors else H200_UNIT

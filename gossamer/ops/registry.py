@@ -1,7 +1,4 @@
-"""The ops by name.
-
-The module of an op is imported at its first use.
-"""
+"""The ops by name. The module of an op is imported when the op is first used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Shared code of simple ops.
 
-It covers layouts, merging of dimensions, index limits, and the base classes of algorithms in
-kernels and in NumPy.
+This module has functions for layouts, merged dimensions and index limits, and the base classes of
+algorithms with kernels and with NumPy.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
 
 
 def elements_per_channel(spec: TensorSpec) -> int:
-    """Return the number of consecutive elements of one channel.
-
-    They have the same index along axis 1.
+    """Return the number of consecutive elements in memory that belong to the same channel (axis 1).
     """
     if len(spec.shape) != 4:
         return math.prod(spec.shape[2:])
@@ -47,8 +45,8 @@ def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
     """Return one variant for each layout.
 
-    All tensors of rank 4 of a variant have the same layout. Returns a single variant if no tensor
-    has rank 4.
+    In each variant, all tensors of rank 4 have the same layout. If no tensor has rank 4, a single
+    variant is returned.
     """
     if all(len(spec.shape) != 4 for spec in (*problem.inputs, *problem.outputs)):
         return [Variant(config, problem.inputs, problem.outputs)]
@@ -63,12 +61,12 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
     """Merge the dimensions of a nest of loops.
 
     Returns (sizes, walks, marks) of a nest over the same elements with as few loops as possible.
-    Dimensions of size 1 are dropped. Two adjacent dimensions are merged if a single stride covers
-    both in every tensor. Dimensions with a mark other than None are kept.
+    Dimensions of size 1 are dropped. Two adjacent dimensions are merged if in every tensor a single
+    stride covers both. Dimensions with a mark other than None are neither dropped nor merged.
 
     sizes: size of each dimension, outermost first.
     walks: strides of each tensor along the dimensions.
-    marks: for each dimension, a value if it must be kept, else None.
+    marks: for each dimension, any value if the dimension must be kept, else None.
     """
     marks = [None] * len(sizes) if marks is None else marks
     loops: list[tuple[int, Any, list[int]]] = []
@@ -109,8 +107,8 @@ def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
 def divisor(number: int) -> tuple[int, int, int]:
     """Return the arguments for a kernel's DIVISOR parameter.
 
-    They are the number, from 1 to 2^31 - 1, and the multiplier and the shift that replace a
-    division by it.
+    The arguments are the number (from 1 to 2^31 - 1), and the multiplier and the shift that replace
+    a division by the number.
     """
     shift = (number - 1).bit_length()
     multiplier = -(-(1 << (31 + shift)) // number)
@@ -124,9 +122,9 @@ def groups_for(items: int) -> tuple[int, ...]:
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """Return why kernels cannot compute a problem on a device, or None.
+    """Return why kernels cannot compute a problem on a device; None if they can.
 
-    The kernels work on unpacked elements with 32-bit indices.
+    The kernels in question support only unpacked elements and 32-bit indices.
     """
     for spec in (*problem.inputs, *problem.outputs):
         if device.compiles and spec.format.is_packed:
@@ -135,9 +133,9 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
 
 
 def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
-    """Return why kernels of a device cannot index tensors, or None.
+    """Return why kernels of a device cannot index tensors; None if they can.
 
-    The kernels index elements, or 32-bit parts of packed words, by 32-bit numbers.
+    Kernels use 32-bit indices of elements or, in packed tensors, of 32-bit parts of words.
     """
     if not device.compiles:
         return "needs a device that compiles kernels"
@@ -149,9 +147,9 @@ def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
 
 
 def too_large(problem: Problem) -> str | None:
-    """Return why 32-bit indices are too small for a problem, or None.
+    """Return why 32-bit indices are too small for a problem's tensors; None if they suffice.
 
-    They must cover the elements of its tensors in any format.
+    The number of logical elements is checked, whatever the tensors' formats are.
     """
     if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
         return "a tensor has 2^31 elements or more"
@@ -159,9 +157,9 @@ def too_large(problem: Problem) -> str | None:
 
 
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
-    """Return the result of cannot_index() for all variants.
+    """Return why kernels cannot index the tensors of some variant; None if they can.
 
-    None on a device that does not compile kernels.
+    Also None on a device that does not compile kernels.
     """
     if not device.compiles:
         return None
@@ -170,9 +168,9 @@ def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | 
 
 
 def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]:
-    """Return the division of images among work-items: (inner, lanes, pixels).
+    """Return how images are divided among work-items: (inner, lanes, pixels).
 
-    The images are (outer, height, width, inner) in memory, without padding. A work-item computes
+    The images are (outer, height, width, inner) in memory, without padding. Each work-item computes
     `lanes` results along `inner` and `pixels` results along the width of the target. (lanes,
     pixels) is (4, 1) if `inner` is a multiple of 4; otherwise (1, 4) if columns are contiguous and
     their number is a multiple of 4; otherwise (1, 1).
@@ -185,10 +183,10 @@ def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]
 
 
 class KernelAlgorithm(Algorithm):
-    """An algorithm by kernels that support every layout.
+    """An algorithm with kernels that support every layout.
 
-    The tensors are float32 unless a subclass overrides `supports`; variants of precision fp16 store
-    them as float16.
+    The problem's tensors are float32 unless a subclass overrides `supports`; variants of precision
+    fp16 store float32 tensors as float16.
     """
 
     @abc.abstractmethod
@@ -215,7 +213,7 @@ class KernelAlgorithm(Algorithm):
 
 
 class HostAlgorithm(Algorithm):
-    """An algorithm in NumPy, on logical views of any layout."""
+    """An algorithm in NumPy, which reads and writes tensors of any layout through logical views."""
 
     name = "numpy"
 
@@ -238,13 +236,14 @@ class HostAlgorithm(Algorithm):
         specs = state.variant.inputs
         arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
-        # NaN from operations such as inf - inf needs no warning, as on other devices
+        # threads_of() silences warnings of NaN, such as from inf - inf; other devices do not warn
+        # either
         with threads_of(state.variant):
             results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)
             if spec.format.is_packed:
-                # no check, because the values may include NaN even if the facts exclude it
+                # not checked, because values may be NaN even if the value facts exclude NaN
                 stored[...] = pack(result, spec, check=False)
                 continue
             if stored.size != spec.size:

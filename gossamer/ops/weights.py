@@ -1,6 +1,6 @@
 """A layer's constants and their packed forms on a device.
 
-A packed form is an array that is computed from the constants and laid out for one kernel.
+A packed form is an array computed from the constants, in the layout that one kernel needs.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from gossamer.ops import lru_cache
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """Facts about weights on which the choice of algorithms may depend.
+    """Properties of weights on which the choice of algorithms may depend.
 
     Attributes
     ----------
     density : float
-        Number of nonzero weights divided by the number of all weights, from 0 to 1.
+        Fraction of the weights that are nonzero, from 0 to 1.
     mask_hash : str
-        Hash of the positions of the nonzero weights; empty when no weight is zero.
+        Hash of the positions of the nonzero weights; empty if no weight is zero.
     facts : ValueFacts
-        The value facts of the weights if they have few different values; else REAL.
+        The value facts of the weights if they have few distinct values; else REAL.
     scaled_signs : bool
-        Whether all weights of each output channel are c or -c for some c > 0 of the channel.
+        Whether each output channel has a number c > 0 such that all its weights are c or -c.
     dense_groups : float
-        Share of groups of four weights that have more than two nonzeros: 0 for 2:4 sparse weights.
-        A group belongs to four neighbouring input channels, one tap and one output channel.
+        Fraction of the groups of four weights that have more than two nonzeros; 0 for weights with
+        2:4 sparsity. A group holds the weights of four neighbouring input channels for one tap and
+        one output channel.
     """
 
     density: float = 1.0
@@ -45,14 +46,14 @@ class WeightsInfo:
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
-"""A function that packs a layer's constants into an array, or into memory of the device."""
+"""A function that packs a layer's constants into an array or into device memory."""
 
 
 class Weights:
     """A layer's constants and their packed forms on one device.
 
     A packed form exists as long as anything references its memory, such as the `State` of a
-    prepared variant. Until then all callers that ask for the form share this memory.
+    prepared variant. Meanwhile, all callers that ask for the form share this memory.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Weights:
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
-        """Return a packed form in device memory; the first call packs it.
+        """Return a packed form in device memory, packing it if it does not exist.
 
         Parameters
         ----------
@@ -124,8 +125,8 @@ class Weights:
 class WeightsStore:
     """The packed weights of a network's layers on all devices.
 
-    The weights of a layer exist as long as anything references them. Until then all callers that
-    ask for them get the same object.
+    The weights of a layer exist as long as anything references them. Meanwhile, all callers that
+    ask for the layer's weights get the same object.
 
     Attributes
     ----------
@@ -152,8 +153,9 @@ class WeightsStore:
         device : Device
             The device that holds the packed forms.
         covers : tuple of str
-            Names of the layers that a fusion or a part covers; empty for a single layer. A layer
-            of one name may cover different layers at different batch sizes.
+            Names of the layers that a fusion or a part of the network covers; empty for a single
+            layer. A fusion or part of the same name may cover different layers at different batch
+            sizes.
 
         Returns
         -------

@@ -1,6 +1,6 @@
-"""Layers with only zero weights.
+"""Layers whose weights are all zero.
 
-Only their epilogues are computed, on zeros.
+Only the epilogue of such a layer is computed, on zeros.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class ZeroWeights(Algorithm):
 
 
 class ZeroConvolution(ZeroWeights):
-    """A convolution with only zero weights."""
+    """A convolution whose weights are all zero."""
 
     op = "conv2d"
 
 
 class ZeroProduct(ZeroWeights):
-    """A matrix product with only zero weights."""
+    """A matrix product whose weights are all zero."""
 
     op = "gemm"

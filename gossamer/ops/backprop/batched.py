@@ -36,19 +36,21 @@ _GROUPS = (1, 2, 4, 8, 16)
 _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
 _MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
-"""Largest numbers of parts of a product's sums, of which the first is taken that fits.
+"""Values of `_Memory.parts` in the order in which they are tried; the first that fits is used.
 
 With 0, gradients stay in registers."""
 _SMALL = 1024
-"""Number of sums of a layer up to which every work-group adds up all of them, for all samples, and
-trains the layers above with weights of its own."""
+"""Maximum number of sums of any layer (samples times units) with which only layer 0 is divided
+among work-groups. Each work-group then computes all samples' values of the layers above, and trains
+its own copy of their weights."""
 
 
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The work-groups divide each layer's inputs among themselves, and keep the weights of these
-    inputs in shared memory. Groups of several work-groups are clusters.
+    The inputs of each layer, except the upper layers of a small network, are divided among the
+    work-groups of a group; each work-group keeps the weights of its inputs in shared memory. A
+    group of several work-groups is a cluster.
     """
 
     name = "batched"
@@ -89,12 +91,12 @@ class Batched(KernelBackprop):
 
 @dataclass(frozen=True)
 class _Memory:
-    """What of a layout is a matter of space.
+    """Choices of a layout that determine how much shared memory is used.
 
-    parts: largest number of parts of a product's sums.
-    moments: whether Adam's means, or velocities, are in shared memory.
-    buffers: buffers of a work-group's inputs of layer 0.
-    chunks: number of parts in which these inputs are loaded.
+    parts: maximum number of parts into which the sums of a product are split.
+    moments: whether Adam's moments, or velocities, are in shared memory.
+    buffers: number of buffers for a work-group's share of the inputs of layer 0.
+    chunks: number of chunks in which this share is loaded.
     """
 
     parts: int
@@ -104,13 +106,13 @@ class _Memory:
 
 
 class _Layout:
-    """How a network is divided among a group, and the offsets in shared memory.
+    """How a network is divided among the work-groups of a group, and offsets in shared memory.
 
-    groups: work-groups of the group.
-    threads: work-items of a work-group.
-    cycles: expected cycles of the products of an update.
-    floats: floats of shared memory.
-    workspace: bytes of the workspace, of all networks.
+    groups: number of work-groups of the group.
+    threads: work-items per work-group.
+    cycles: expected cycles that the products of an update take.
+    floats: floats of shared memory per work-group.
+    workspace: bytes of the workspace for all networks.
     """
 
     def __init__(self, problem: BackpropProblem, groups: int, threads: int,
@@ -213,8 +215,8 @@ class _Layout:
                                        else macros["X_AT"])
             macros[f"E_AT_{layer}"] = (self._take(rows * self._share[layer]) if layer and split
                                        else 0)
-            # errors take the place of the sums, unless other work-groups or work-items may still
-            # be reading these
+            # errors overwrite the sums, unless other work-groups or work-items may still be reading
+            # the sums
             is_shared = by_samples or (layer < last and not split)
             if is_shared:
                 macros[f"P_AT_{layer}"] = macros[f"D_AT_{layer}"] = self._take(errors)
@@ -235,12 +237,12 @@ def _odd_fours(floats: int) -> int:
 
 
 def _group_sizes(device: Device) -> list[int]:
-    """Return the numbers of work-groups of a group that the device allows."""
+    """Return the numbers of work-groups per group that the device allows."""
     return [groups for groups in _GROUPS if groups <= max(1, device.limits.cluster)]
 
 
 def _layouts(problem: BackpropProblem, device: Device) -> list[_Layout]:
-    """Return the layouts that fit the device, those with the least expected times first."""
+    """Return the layouts that fit the device, in increasing order of expected cycles."""
     layouts = [layout for groups in _group_sizes(device) for threads in _THREADS
                if threads <= device.limits.work_group_size
                and (layout := _fitting(problem, groups, threads, device.limits)) is not None]

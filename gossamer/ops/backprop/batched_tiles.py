@@ -1,4 +1,4 @@
-"""Sizes of the tiles of batched.cl, chosen by the cycles that are expected of products."""
+"""Tile sizes of batched.cl, chosen to minimise the expected cycles of each product."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 
 _SCHEDULERS = 4
 _STEP_CYCLES = 40
-"""Least cycles of a step of a product's loop, for the latency of shared memory."""
+"""Minimum cycles of an iteration of a product's loop, due to the latency of shared memory."""
 _BARRIER_CYCLES = 60
 _CHANGE_CYCLES = 40
-"""Cycles in which a scheduler changes four weights on each work-item of a warp."""
+"""Cycles that a warp scheduler needs to update four weights in each work-item of a warp."""
 _DIRECT_ROWS = 4
-"""Largest number of samples whose gradient is computed without tiles."""
+"""Maximum number of samples for which the gradient is computed without tiles."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of a work-item.
+    """The tile of results that a work-item computes.
 
-    rows, columns: size of the tile in results.
-    parts: number of parts of the sum, each computed by a work-item of its own.
+    rows, columns: number of rows and columns of the tile.
+    parts: number of parts into which each sum is split; a different work-item computes each part.
     cycles: expected cycles of the product.
     """
 
@@ -32,12 +32,12 @@ class Tile:
 
     @property
     def text(self) -> str:
-        """Sizes and parts as macros have them."""
+        """The rows, columns and parts as the value of a macro."""
         return f"{self.rows}, {self.columns}, {self.parts}"
 
 
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
-    """Return the tile of the sums of `units` units over `inputs` inputs, for `rows` samples."""
+    """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
     return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
                        4 * (0.75 * tile[0] + 0.5 * tile[1]))
                  for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
@@ -45,10 +45,10 @@ def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: i
 
 
 def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: int) -> Tile:
-    """Return the tile of the gradient of `units` units and `inputs` inputs, over `rows` samples.
+    """Return the tile of the gradient: `inputs` x `units` sums over `rows` samples.
 
-    With 0 parts there are no tiles; with -1 the sum is in one part, and each work-item changes the
-    weights of its own tiles, of which it may have several.
+    `parts` is 0 if no tiles are used, and -1 if the sums are not split and each work-item updates
+    the weights of its own tiles, of which there may be several.
     """
     changes = -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
     if rows <= _DIRECT_ROWS:
@@ -66,14 +66,14 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
 
 
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
-    """Return the tile of the errors of `inputs` inputs, for `rows` samples, over `units` units."""
+    """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
     return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
                        3 * (tile[0] + tile[1]))
                  for tile in _tiles(threads) if rows % tile[0] == 0)
 
 
 def _tiles(threads: int) -> list[tuple[int, int]]:
-    """Return the sizes of tiles for which a work-item has registers."""
+    """Return the tile sizes for which a work-item has enough registers."""
     most = 64 if threads <= 384 else 32
     return [(m, n) for m, n in itertools.product((1, 2, 4, 8), repeat=2) if m * n <= most]
 
@@ -86,8 +86,9 @@ def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, in
           threads: int, wavefronts: float) -> Tile:
     """Return a tile with its expected cycles.
 
-    depth: number of steps of a product's loop. of_step: multiply-adds of a result in a step.
-    wavefronts: accesses to shared memory of a warp in a step.
+    depth: iterations of a product's loop, if sums are not split.
+    of_step: multiply-adds per result and iteration.
+    wavefronts: shared-memory wavefronts per warp and iteration.
     """
     items = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
     steps = -(-depth // parts)

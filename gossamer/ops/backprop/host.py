@@ -14,13 +14,13 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
-"""Maximum number of multiply-adds in the forward pass of an update with which BLAS uses one thread.
-In small updates several threads gain little, and wait for each other on a busy machine. The number
-is a rule of thumb for all processors."""
+"""If the forward pass of an update has at most this many multiply-adds, BLAS uses one thread. In
+small updates several threads gain little, and wait for each other on a busy machine. The number is
+a rule of thumb for all CPUs."""
 
 
 class NumpyBackprop(HostAlgorithm):
-    """Training on the host, update after update, in float32."""
+    """Training on the host, one update at a time, in float32."""
 
     op = "backprop"
 

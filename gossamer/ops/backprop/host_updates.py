@@ -50,7 +50,7 @@ def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 class _OnlineUpdate:
     """The update of a network by one sample, in place.
 
-    It is a rank-1 update of each layer's weights, which reads and writes each weight once.
+    Each layer's weights get a rank-1 update, which reads and writes each weight once.
     """
 
     def __init__(self, problem: BackpropProblem, layers: Layers, velocities: Layers, rate: float,
@@ -97,7 +97,7 @@ class _OnlineUpdate:
         """Update the parameters of a layer.
 
         before: the layer's inputs.
-        error: the errors of its units.
+        error: the errors of the layer's units.
         """
         weight, bias = self.layers[index]
         if self.velocities:
@@ -112,9 +112,9 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # a factor just below 1 would be rounded, with the same error at each sample
+            # multiplying by 1 - rate * decay would repeat its rounding error at every sample
             weight -= self.rate * self.decay * weight
-        # BLAS expects column-major matrices, hence the transpose of a row-major one
+        # BLAS expects column-major matrices, so the row-major matrix is passed transposed
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
         bias -= self.rate * error
 
@@ -157,12 +157,13 @@ results of the activation, and `spare` is a scratch array of the same shape."""
 class BatchUpdate:
     """The update of a network by a batch, in place.
 
-    Most of the time of an update is the overhead of NumPy's calls. To make few calls, all
-    parameters are updated at once, in one array. Intermediate arrays are allocated only once.
+    An update spends most of its time on the overhead of NumPy calls. To keep the number of calls
+    small, all parameters are in one array and are updated together. Intermediate arrays are
+    allocated only once.
 
     parameters: (parameter_count,) float32, one network of BackpropProblem's input 4.
     rate: learning rate.
-    momentum: factor of the velocity at each update.
+    momentum: factor by which the velocity is multiplied at each update.
     decay: weight decay.
     """
 
@@ -185,7 +186,7 @@ class BatchUpdate:
                  sample_weights: np.ndarray | None) -> None:
         """Update the parameters by the samples in `rows`.
 
-        losses: (rows,), to which the loss of each sample before the update is written.
+        losses: (rows,), receives the loss of each sample before the update.
         """
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
@@ -220,7 +221,7 @@ class BatchUpdate:
     def _forward(self, values: list[np.ndarray]) -> None:
         """Compute the values of each layer.
 
-        The output activation is not applied: _output_errors() applies it.
+        The output activation is not applied here but in _output_errors().
         """
         last = len(self._layers) - 1
         for index, (weight, bias) in enumerate(self._layers):
@@ -234,7 +235,7 @@ class BatchUpdate:
                        spare: np.ndarray, losses: np.ndarray) -> None:
         """Compute the errors and losses of the outputs.
 
-        z: the outputs before the activation, which are overwritten.
+        z: the outputs before the activation; overwritten.
         """
         if self._problem.loss == "cross_entropy":
             z -= z.max(axis=1, keepdims=True)

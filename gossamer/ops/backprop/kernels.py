@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "linear": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
-"""Each activation as a C expression of z, and its derivative as a C expression of its value a."""
+"""For each activation a = f(z), f as a C expression of z, and the derivative as one of a."""
 
 X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
 """Indices of a problem's inputs."""
@@ -27,7 +27,7 @@ TRAINED, LOSSES = range(2)
 
 
 class KernelBackprop(Algorithm):
-    """An algorithm that trains by kernels, in float32."""
+    """An algorithm that trains with kernels, in float32."""
 
     op = "backprop"
 
@@ -36,7 +36,7 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return why plain gradient descent does not suffice; None where it does."""
+    """Return why plain gradient descent is not enough for a problem; None if it is."""
     if problem.adam:
         return "it does not support Adam; use batched or per_step"
     if problem.weighted:
@@ -49,8 +49,8 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
     """Return the macros of the activations and their derivatives.
 
     ACTIVATE(z) and SLOPE(a) are for hidden units, ACTIVATE_OUTPUT(z) and OUTPUT_SLOPE(a) for
-    outputs. A slope is the derivative, computed from the activation's value a. SOFTMAX is 1
-    where the outputs are a softmax; ACTIVATE_OUTPUT is then the identity.
+    outputs. A slope is the derivative, computed from the activation's value a. SOFTMAX is 1 if
+    the output activation is softmax; ACTIVATE_OUTPUT is then the identity.
     """
     activate, slope = _FUNCTIONS[problem.activation]
     activate_output, output_slope = _FUNCTIONS[problem.output_activation]
@@ -70,7 +70,7 @@ RunTime = Callable[..., Argument]
 """A function that returns a kernel argument that is known only when a launch is queued."""
 
 BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
-"""All inputs and outputs of a problem whose samples have no weights, as kernel arguments."""
+"""All inputs and outputs of a problem without sample weights, as kernel arguments."""
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
@@ -84,7 +84,7 @@ def part_of_workspace(offset: int, nbytes: int) -> RunTime:
 
 
 ALIGNMENT = 4096
-"""Alignment of the parts of a workspace in bytes, a multiple of every device's alignment."""
+"""Alignment in bytes of the parts of a workspace; a multiple of every device's alignment."""
 
 
 def aligned(nbytes: int) -> int:
@@ -93,7 +93,7 @@ def aligned(nbytes: int) -> int:
 
 
 def registers_of(threads: int) -> int:
-    """Return the maximum number of registers of a work-item on NVIDIA GPUs.
+    """Return the maximum number of registers per work-item on NVIDIA GPUs.
 
     The warps of a work-group of `threads` work-items are divided among four sub-partitions with
     16384 registers each.
@@ -107,14 +107,14 @@ def padded(count: int) -> int:
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Return the initializer of an array in C."""
+    """Return the initializer of a C array of integers."""
     return ", ".join(map(str, numbers))
 
 
 class SharedMemoryLayout:
     """Offsets in shared memory, in floats, and other macros of upper_layers.h.
 
-    batch: number of samples whose units are in memory at once.
+    batch: number of samples whose unit values are in shared memory at once.
     partial: number of partial sums of the first layer.
     macros: the macros. Subclasses add their own, and reserve memory with take().
     """
@@ -155,10 +155,10 @@ class SharedMemoryLayout:
 
     @property
     def floats(self) -> int:
-        """Floats of shared memory that are reserved."""
+        """Number of floats of shared memory reserved so far."""
         return self._end
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory that are reserved."""
+        """Number of bytes of shared memory reserved so far."""
         return 4 * self._end

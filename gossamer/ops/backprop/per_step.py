@@ -31,14 +31,14 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Maximum number of launches of a call, because Python records or queues them one by one."""
+"""Maximum number of launches per call, because Python records or queues them one by one."""
 
 
 class PerStep(KernelBackprop):
     """Training with a launch for each step of each layer.
 
-    The outputs, the errors and the changes of each layer are computed in separate launches, update
-    after update.
+    In each update, separate launches compute each layer's outputs, each layer's errors, and the
+    changes of each layer's parameters.
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
     Unlike in the source, a layer may have any number of inputs. Adam follows Kingma and Ba (2015).
@@ -86,7 +86,7 @@ class PerStep(KernelBackprop):
 def carry(problem: BackpropProblem, device: Device) -> Launch:
     """Return the launch that copies the parameters to the output.
 
-    Training then updates them in place. Input and output may be the same memory.
+    Training then updates the copy in place. Input and output may be the same memory.
     """
     count = problem.outputs[0].size
     return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
@@ -94,15 +94,16 @@ def carry(problem: BackpropProblem, device: Device) -> Launch:
 
 
 class _UpdateLaunches:
-    """Makes the launches of updates.
+    """Factory of the launches of updates.
 
-    The workspace holds the outputs of all units for all samples of a batch, and then their errors.
+    The workspace holds the outputs of all units for all samples of a batch, followed by the units'
+    errors for these samples.
 
     weights: for each layer the offset of its weights among a network's parameters.
     starts: for each layer the offset of its inputs among the units of a sample, or -1 for the first
-    layer, whose inputs are the data; the last number is the offset of the outputs.
+    layer, whose inputs are the data; the last element is the offset of the network's outputs.
     errors: offset of the errors in the workspace, in floats.
-    shared: arguments of all kernels: batch, units of a sample, and `errors`.
+    shared: arguments that most kernels take: batch, number of units per sample, and `errors`.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
@@ -177,7 +178,7 @@ class _UpdateLaunches:
             first // self.problem.batch, int(layer == self.layers[-1] and not self.softmax))
 
     def count_updates(self) -> Launch:
-        """Return the launch that counts the updates of the call, for Adam."""
+        """Return the launch that adds the call's number of updates to Adam's count."""
         updates = -(-self.problem.samples // self.problem.batch)
         return self._launch("count_updates", (1, 1, self.problem.networks), output_buffer(TRAINED),
                             self.problem.parameter_count, updates)

@@ -31,10 +31,10 @@ _OTHER_REGISTERS = 56
 class PersistentForm:
     """How a network is distributed over a work-group.
 
-    weights: memory of the first layer's weights: "registers"; "local" for shared memory; "sparse"
-    for shared memory, with zeros of a sample skipped.
-    threads: work-items of the work-group.
-    units: units of the first layer that a work-item computes.
+    weights: where the first layer's weights are kept: "registers"; "local" for shared memory;
+    "sparse" for shared memory, with inputs that are zero skipped.
+    threads: work-items per work-group.
+    units: number of units of the first layer that each work-item computes.
     """
 
     weights: str
@@ -77,8 +77,8 @@ class Persistent(KernelBackprop):
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        # on a processor, forms with weights in registers come last: there the weights of many
-        # work-items exceed the registers and would be in memory
+        # on a CPU, forms with weights in registers come last: the weights of many work-items exceed
+        # a CPU's registers and would be in memory
         forms = FORMS if device.limits.subgroup_size > 1 else sorted(
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
@@ -106,9 +106,9 @@ class Persistent(KernelBackprop):
 class _PersistentLayout(SharedMemoryLayout):
     """The shared memory of persistent.cl: upper layers, first layer, and two samples.
 
-    lanes: neighbouring work-items with the same inputs.
-    splits: sets of `lanes` work-items.
-    share: inputs of a work-item.
+    lanes: number of neighbouring work-items that process the same inputs.
+    splits: number of sets of `lanes` work-items, among which the inputs are divided.
+    share: number of inputs per work-item.
     """
 
     def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
@@ -130,7 +130,7 @@ class _PersistentLayout(SharedMemoryLayout):
 
 
 def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
-    """Return whether a work-group can train a network."""
+    """Return whether a work-group of the device can train a network."""
     limits, layout = device.limits, _PersistentLayout(problem, form)
     if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False

@@ -23,10 +23,11 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 """The number that Adam adds to each square root, to avoid division by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
-"""The density of data, the share of nonzero inputs, is rounded to one of these numbers. So data of
-similar density share one measurement."""
+"""The density of the data (the fraction of nonzero inputs) is rounded to one of these numbers, so
+that measured times are shared by data of similar density."""
 _SAMPLED_ROWS = 1000
-"""Approximate number of rows from which the density of data is computed, at most twice as many."""
+"""Approximate number of rows from which the density of the data is estimated; up to twice as many
+may be used."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,21 @@ class BackpropProblem(Problem):
 
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
-    samples: number of samples that are trained on, in the given order.
+    samples: number of samples per network to train on, in the order of input 2.
     activation: activation of the hidden layers, one of ACTIVATIONS.
     loss: one of LOSSES; with "cross_entropy" the outputs are a softmax.
-    batch: number of samples of an update (1: online); the last update takes the remaining samples.
-    velocity: True where momentum is used.
-    adam: True where parameters are updated by Adam, which excludes momentum.
+    batch: number of samples per update (1: online); the last update takes the remaining samples.
+    velocity: True if momentum is used.
+    adam: True if parameters are updated by Adam; excludes `velocity`.
     output: activation of the outputs with squared_error, one of OUTPUTS; None means the activation
-    of the hidden layers, or "linear" where the hidden layers have relu.
-    weighted: True where each row has a weight, which multiplies its loss and its gradient.
+    of the hidden layers, or "linear" if the hidden layers have relu.
+    weighted: True if each row has a weight, by which its loss and gradient are multiplied.
     networks: number of networks, which are trained independently.
 
     The following fields affect times and example_inputs(), but not results:
-    density: share of nonzero elements of x.
-    binary: True where all elements of x are 0 or 1.
-    decay: True where weight decay is not 0.
+    density: fraction of nonzero elements of x.
+    binary: True if all elements of x are 0 or 1.
+    decay: True if weight decay is not 0.
 
     Inputs:
     0. x, (rows, sizes[0]) float32.
@@ -60,7 +61,7 @@ class BackpropProblem(Problem):
        of the layer before), row-major, then the biases. With `velocity`, the velocities follow in
        the same order. With `adam`, the means of the gradients, the means of the squared gradients,
        and the number of updates so far follow.
-    5. only where `weighted`: the weight of each row, (rows,) float32.
+    5. only if `weighted`: the weight of each row, (rows,) float32.
     Outputs:
     0. parameters after the last update, which may use the memory of input 4.
     1. losses, (networks, samples) float32: the loss of each sample before its update.
@@ -69,9 +70,10 @@ class BackpropProblem(Problem):
     is `output_activation`. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of
     the loss with respect to a parameter, averaged over the update's samples; for weights, but not
     for biases, weight decay times the weight is added. Then
-    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published update
-    for one sample is w += rate * err * input. With Adam, m and v are the running means of g
-    and g^2: m = b m + (1 - b) g and v = c v + (1 - c) g^2, where BETAS = (b, c). At update t
+    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The update published
+    for one sample, w += rate * err * input, is the case without momentum and weight decay. With
+    Adam, m and v are the running means of g and g^2: m = b m + (1 - b) g and
+    v = c v + (1 - c) g^2, where BETAS = (b, c). At update t,
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Sources: training by back-propagation on a GPU with everything resident (2013), for online
@@ -173,7 +175,7 @@ class BackpropProblem(Problem):
 
     @property
     def least_bytes(self) -> int:
-        """Minimum traffic in bytes: samples, losses, and parameters, read and written."""
+        """Minimum traffic in bytes: samples read, losses written, parameters read and written."""
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
@@ -184,8 +186,8 @@ class BackpropProblem(Problem):
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
         zero about equally often. This matters for exact blocking, which skips inputs that are zero
         in all samples of a block. With the density of binarised MNIST, 0.146, 36% of the example's
-        inputs are nonzero in at least one of eight samples, and cannot be skipped. In MNIST itself
-        this share is 35%. If all inputs were zero equally often, it would be 72%.
+        inputs are nonzero in at least one of eight samples, and cannot be skipped; in MNIST itself
+        35% are. If all inputs were zero equally often, 72% of them could not be skipped.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -221,12 +223,12 @@ class BackpropProblem(Problem):
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Return the same problem with the density and other facts of data.
+        """Return the same problem with the density and other properties of the given data.
 
-        The density is rounded to the element of DENSITIES with the ratio closest to 1.
+        The density is rounded to the element of DENSITIES that is closest to it on a log scale.
 
         x: the data (rows, inputs).
-        decay: True where weight decay is not 0.
+        decay: True if weight decay is not 0.
         """
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
@@ -274,11 +276,11 @@ def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
 
 def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: np.ndarray,
              sample_weights: np.ndarray) -> tuple[np.ndarray, Layers]:
-    """Return the losses (samples,) and the mean gradient of samples x (samples, inputs)."""
+    """Return the losses (samples,) and the mean gradient over samples x (samples, inputs)."""
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
-        # the log-softmax is finite even where the softmax is 0
+        # the log-softmax is finite even if the softmax underflows to 0
         loss = -(targets * _log_softmax(outputs[-2] @ layers[-1][0].T + layers[-1][1])).sum(1)
         error = y * targets.sum(1, keepdims=True) - targets
     else:
@@ -294,7 +296,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
-    """Return a list of x (samples, inputs) and the outputs of each layer."""
+    """Return a list of x (samples, inputs) followed by the outputs of each layer."""
     outputs = [x]
     for index, (weight, bias) in enumerate(layers):
         last = index == len(layers) - 1
@@ -355,7 +357,7 @@ def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers,
 
 
 def adam_factor(updates: float) -> float:
-    """Return Adam's factor of the learning rate in an update.
+    """Return the factor by which Adam multiplies the learning rate in an update.
 
     updates: number of updates, including this one.
     """

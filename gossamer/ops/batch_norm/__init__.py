@@ -1,4 +1,4 @@
-"""Algorithms of batch norm with the statistics of its own input."""
+"""Algorithms of batch norm with the statistics of its input, as in training."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
-"""The possible sizes of a work-group: the published size, then smaller ones for devices that do not
-allow 512 work-items."""
+"""Possible work-group sizes: the published size, then smaller sizes for devices that do not allow
+512 work-items."""
 
 
 class NumpyBatchNorm(HostAlgorithm):
@@ -69,9 +69,9 @@ class PublishedBatchNorm(KernelAlgorithm):
 
 
 def cannot_run(problem: Problem, device: Device) -> str | None:
-    """Return why a device cannot run the kernels of published.cl.
+    """Return why a device cannot run the kernels of published.cl; None if it can.
 
-    None if it can. The problem is a batch norm or one of its two steps.
+    problem: a batch norm, or one of its two steps.
     """
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
@@ -90,14 +90,14 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
                       momentum: float | None = None) -> Launch:
     """Return the launch that computes the statistics of each channel.
 
-    The kernel writes an array (3, channels). For each channel of input 0 it holds the float32 mean,
-    the exact mean minus the float32 mean, and gamma / standard deviation.
+    The kernel writes an array (3, channels), which holds for each channel of input 0 the float32
+    mean, the exact mean minus the float32 mean, and gamma / standard deviation.
 
     x: spec of input 0.
-    work_group: number of work-items of a work-group.
+    work_group: number of work-items per work-group.
     statistics: function that a Launch calls to get the buffer of the array.
-    momentum: weight of the stored mean and variance in the new ones, which are outputs 1 and 2;
-    None if output 0 is the only output.
+    momentum: factor of the stored mean and variance in the new mean and variance, which are
+    outputs 1 and 2; None if output 0 is the only output.
     """
     stored: tuple[Argument | Callable[..., Argument], ...] = ()
     if momentum is not None:
@@ -116,7 +116,7 @@ def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, 
     """Return the launch that normalises input 0 and writes output 0.
 
     x: spec of input 0.
-    work_group: number of work-items of a work-group.
+    work_group: number of work-items per work-group.
     statistics: function that a Launch calls to get the buffer that `statistics_launch` fills.
     """
     kernel = device.compile(KernelSource.of(_SOURCE, "normalise", {

@@ -1,4 +1,4 @@
-"""Batch norm with the statistics of its own input, as in training."""
+"""Batch norm with the statistics of its input, as in training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class BatchNormProblem(UnaryProblem):
 
     input: spec of x, of rank 2 or more.
     epsilon: number that is added to the variance.
-    momentum: weight of the stored mean and variance in the new ones; None if y is the only output.
+    momentum: factor of the stored mean and variance in the new mean and variance; None if y is the
+    only output.
 
-    Raises ValueError if the input is not float32 or its rank is below 2, and if its channels are
-    empty while the new mean and variance are outputs.
+    Raises ValueError if the input is not float32, if its rank is below 2, or if its channels are
+    empty and the new mean and variance are outputs.
     """
 
     op: ClassVar[str] = "batch_norm"
@@ -48,7 +49,7 @@ class BatchNormProblem(UnaryProblem):
 
     @property
     def count(self) -> int:
-        """Number of elements of a channel."""
+        """Number of elements per channel."""
         return self.input.shape[0] * math.prod(self.input.shape[2:])
 
     @property

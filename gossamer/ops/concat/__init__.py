@@ -33,7 +33,7 @@ from gossamer.tensor import AXES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("join.cl")
 _MOST_SOURCES = 4
-"""The most inputs that one launch reads."""
+"""Maximum number of inputs that one launch reads."""
 
 
 class NumpyConcat(HostAlgorithm):
@@ -44,7 +44,7 @@ class NumpyConcat(HostAlgorithm):
 
 
 class SliceCopies(KernelAlgorithm):
-    """Copies of the inputs to their slices of the output.
+    """Concatenation by copying each input to its slice of the output.
 
     All tensors have the same layout. Each launch copies up to four inputs.
     """
@@ -65,7 +65,7 @@ class SliceCopies(KernelAlgorithm):
 
 
 class PackedConcat(PackedAlgorithm):
-    """Copies of the inputs' packed words to their slices of the output.
+    """Concatenation by copying each input's packed words to its slice of the output.
 
     Along the channel axis, the channels of every input but the last must fill whole words.
     """
@@ -99,17 +99,17 @@ class PackedConcat(PackedAlgorithm):
 
 
 def _joined(problem: ConcatProblem) -> ValueFacts:
-    """Return facts that hold for the values of all inputs."""
+    """Return the value facts that hold for every input."""
     return functools.reduce(ValueFacts.join, problem.facts) if problem.facts else REAL
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tensor in memory.
+    """A tensor in memory as equally spaced rows of contiguous elements.
 
-    size: number of contiguous elements in a row.
+    size: number of elements in a row.
     first: index of the first row's first element.
-    pitch: distance between the beginnings of successive rows, in elements.
+    pitch: distance between the starts of consecutive rows, in elements.
     """
 
     size: int
@@ -126,7 +126,7 @@ class Rows:
         return cls(pitch - sum(spec.format.other_channels), spec.offset, pitch)
 
     def in_units(self, factor: int) -> Rows:
-        """Return these rows, counted in units of `factor` elements."""
+        """Return the same rows, measured in units of `factor` elements."""
         return Rows(self.size // factor, self.first // factor, self.pitch // factor)
 
 
@@ -156,7 +156,7 @@ def _launch(device: Device, element: int, rows: int, pitch: int,
             parts: Sequence[tuple[int, Rows, int]]) -> Launch:
     """Return the launch that copies up to four consecutive inputs.
 
-    element: bytes of an element that the kernel copies.
+    element: size in bytes of the elements that the kernel copies.
     rows: number of rows, the same for every input and the output.
     pitch: pitch of the output's rows.
     parts: for each input, its index, its rows, and the index of the output element to which its

@@ -31,7 +31,7 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 
 
 class NumpyConvTranspose2d(HostAlgorithm):
-    """One matrix product of NumPy for each of the filter's taps."""
+    """One NumPy matrix product for each tap of the filter."""
 
     op = "conv_transpose2d"
     compute = staticmethod(conv_transpose2d)

@@ -95,7 +95,8 @@ def conv_transpose2d(problem: ConvTranspose2dProblem, inputs: Sequence[np.ndarra
                      weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the result in the dtype of the input.
 
-    Each tap of the filter scatters the input over the output.
+    For each tap of the filter, the product of the input and the tap's weights is added to a strided
+    view of the output.
     """
     (x,) = inputs
     n, channels, height, width = x.shape

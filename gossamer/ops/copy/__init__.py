@@ -1,6 +1,6 @@
 """Algorithms of copies: in NumPy, and between packed and other formats.
 
-strided.py has the algorithm for values that are not packed.
+The kernels for copies between formats that are not packed are in strided.py.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the packing kernel, by the config's `vote`: the number of 32-bit parts of words that a
-warp packs by ballots. 0 means that each work-item packs one part without ballots."""
+"""Name of the packing kernel for each value of the config's `vote`: the number of 32-bit parts of
+words that a warp packs with ballots. With 0, each work-item packs one part without ballots."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which vote=1 is listed first, chosen by measurements on an H200.
-It decides only the order of the variants."""
+"""Maximum number of values for which the variant vote=1 is listed first, measured on an H200.
+Affects only the order of the variants."""
 
 
 class NumpyCopy(HostAlgorithm):
-    """A copy of a strided view of the input."""
+    """Copying a strided NumPy view of the input."""
 
     op = "copy"
     compute = staticmethod(reference)
@@ -46,11 +46,12 @@ class NumpyCopy(HostAlgorithm):
 class PackedCopy(Algorithm):
     """One launch that packs, unpacks or repacks a tensor.
 
-    A part of a word holds 32 channels, one bit each. There are three ways to pack. With vote=0 a
-    work-item reads the 32 channels of a part, four at a time if they are contiguous. With vote=1
-    each of the 32 lanes of a warp reads one channel, and a ballot of the warp yields the part, as
-    in the published kernels of binary convolution. With vote=32 a warp computes 32 parts by
-    ballots, one after another. To unpack, a work-item writes one, four or 32 channels.
+    A word consists of 32-bit parts, each of which holds 32 channels, one bit per channel. There are
+    three ways to pack. With vote=0 a work-item reads the 32 channels of a part, four at a time if
+    they are contiguous. With vote=1 each of the 32 lanes of a warp reads one channel, and a ballot
+    of the warp yields the part, as in the published kernels of binary convolution. With vote=32 a
+    warp computes 32 parts by ballots, one after another. To unpack, each work-item writes one, four
+    or 32 channels.
     """
 
     op = "copy"
@@ -122,9 +123,9 @@ class PackedCopy(Algorithm):
 
 
 def _moves_fours(spec: TensorSpec) -> bool:
-    """Return whether kernels may access four channels at once.
+    """Return whether kernels may access four channels with one vector load or store.
 
-    Four neighbouring channels must be contiguous in memory and aligned to the bytes of four values.
+    Channels must be contiguous in memory, and groups of four aligned to the size of four values.
     """
     if spec.strides[1] != 1:
         return False
@@ -147,9 +148,9 @@ def _may_pack(problem: CopyProblem) -> bool:
 
 def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
-    """Return a tensor's offset and strides, and define its packing macros.
+    """Return a tensor's offset and strides, and add its packing macros to `defines`.
 
-    The macros are added to `defines`; their names begin with `prefix`.
+    The names of the macros begin with `prefix`.
     """
     if not spec.format.is_packed:
         defines[f"{prefix}_PLANES"] = 0
@@ -161,10 +162,11 @@ def _addresses(prefix: str, spec: TensorSpec,
 
 def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
-    """Return the sizes of the axes, and macros for the indices.
+    """Return the sizes of the index space's axes, and macros that name the indices.
 
-    The axes are images, steps of channels, rows and columns of the target. They are ordered as in
-    the float tensor's memory, so that neighbouring work-items access neighbouring floats.
+    The axes are the target's images, `steps` groups of channels, rows and columns. The axes are in
+    the memory order of the float tensor, so that neighbouring work-items access neighbouring
+    floats.
     """
     floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])

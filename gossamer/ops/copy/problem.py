@@ -18,16 +18,16 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 class CopyProblem(UnaryProblem):
     """A strided copy.
 
-    output[i0, i1, ...] = input[starts + steps * i]. The index of each output dimension moves the
-    input position along one input dimension.
+    output[i0, i1, ...] = input[starts + steps * i]: output index i_k advances the input position
+    along dimension dims[k] by steps[k] per unit.
 
     input, output: specs of the tensors. If either is not in the default format, the copy changes
     the format, and sets the padding of the output to zero.
-    dims: for each output dimension, the input dimension along which its index moves; None if the
-    input is repeated along the output dimension.
+    dims: for each output dimension, the input dimension along which its index advances; None if the
+    input is broadcast along the output dimension.
     steps: for each output dimension, the stride in input positions, which may be negative.
-    starts: for each input dimension, the input position that output index 0 copies.
-    facts: value facts of the input; empty where nothing is known.
+    starts: for each input dimension, the position that is copied to output index 0.
+    facts: value facts of the input; empty if nothing is known.
 
     A copy converts between float32, float16 and packed dtypes, and keeps other dtypes.
 
@@ -93,10 +93,7 @@ class CopyProblem(UnaryProblem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """Whether both specs have the default format.
-
-        The copy may then use any layout.
-        """
+        """Whether the copy may use any layout, because both specs have the default format."""
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
@@ -108,7 +105,7 @@ def convert(source: TensorSpec, target: TensorSpec,
             facts: tuple[ValueFacts, ...] = ()) -> CopyProblem:
     """Return the copy of a tensor to another format.
 
-    facts: value facts of the tensor; empty where nothing is known.
+    facts: value facts of the tensor; empty if nothing is known.
 
     Raises ValueError if the shapes differ, or if a copy cannot convert between the dtypes.
     """
@@ -121,7 +118,7 @@ def convert(source: TensorSpec, target: TensorSpec,
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
     """Return the copy that transposes a tensor.
 
-    permutation: for each output dimension, the input dimension.
+    permutation: for each output dimension, the input dimension that becomes it.
 
     Raises ValueError for an invalid permutation.
     """
@@ -137,7 +134,7 @@ def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
     """Return a slice as ONNX Slice defines it.
 
-    Positions may be negative or out of range. Raises ValueError for a step of 0.
+    Starts and ends may be negative or out of range. Raises ValueError for a step of 0.
     """
     rank = len(source.shape)
     axes = range(len(starts)) if axes is None else axes
@@ -190,8 +187,8 @@ def reference(problem: CopyProblem, inputs: Sequence[np.ndarray],
     strides = [0 if dim is None else step * x.strides[dim]
                for dim, step in zip(problem.dims, problem.steps, strict=True)]
     origin = x[tuple(slice(start, None) for start in problem.starts)]
-    # the problem has checked that every position lies in the input
+    # CopyProblem has checked that all positions are inside the input
     view = np.lib.stride_tricks.as_strided(origin, problem.output.shape, strides)
-    # a conversion of float16 to a wider dtype changes no value
+    # converting float16 to a wider dtype changes no value, so only float16 outputs are converted
     return [view.astype(np.float16) if problem.converts and problem.output.dtype == "float16"
             else view.copy()]

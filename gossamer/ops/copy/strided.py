@@ -1,7 +1,4 @@
-"""Strided copies on a device.
-
-They are used by the copy op and by other ops that move data.
-"""
+"""Strided copies on a device, for the copy op and other ops that move data."""
 
 from __future__ import annotations
 
@@ -29,23 +26,23 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""The C type with which kernels copy an element, by the element's size in bytes."""
+"""The C type as which kernels copy an element, for each element size in bytes."""
 _TILE = 32
 _LEAST_TILE = 8
-"""A copy uses tiles if both tiled dimensions have at least this number of elements, a rule of
-thumb. In smaller dimensions most of a tile is empty, and a copy without tiles is faster."""
+"""A copy uses tiles if both tiled dimensions have at least this number of elements (a rule of
+thumb). With smaller dimensions tiles would be mostly empty, and a copy without tiles is faster."""
 
 
 @dataclass(frozen=True)
 class StridedLoops:
     """A nest of loops that copies a source to a target.
 
-    sizes: numbers of iterations along each dimension.
+    sizes: number of iterations along each dimension.
     source_strides, target_strides: strides along each dimension, in elements.
     source_offset, target_offset: offsets of the first elements, in elements.
-    bounds: (low, high) for each dimension, or None. An element is copied if low <= index < high in
-    all dimensions; otherwise zero is written. The element with index `low` in all dimensions is
-    read at `source_offset`.
+    bounds: (low, high) for each dimension; None means (0, size). An element is copied if
+    low <= index < high in all dimensions; otherwise zero is written. The element whose index is
+    `low` in all dimensions is read at `source_offset`.
     """
 
     sizes: tuple[int, ...]
@@ -61,7 +58,7 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
     """Return the launches (none or one) that execute the loops.
 
-    itemsize: bytes of an element.
+    itemsize: size of an element in bytes.
     source, target: the kernel's arguments for the two tensors.
     into: "float16" to convert from float32, "float32" to convert from float16, "" to copy bytes.
 
@@ -103,7 +100,7 @@ class _Loop:
 
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
-    """Return whether the copy uses tiles, and order the loops for them.
+    """Return whether the copy uses tiles; if so, reorder the loops in place.
 
     Tiles are used if source and target have different contiguous dimensions. The loop along the
     source's contiguous dimension is then moved to the second-to-last position.
@@ -121,8 +118,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
     """Merge contiguous elements into elements of up to 16 bytes.
 
-    Elements are merged as far as all sizes, strides and offsets allow. Returns the itemsize, the
-    offsets and the loops for the merged elements.
+    The merged elements are as wide as all sizes, strides and offsets allow. Returns the itemsize,
+    the offsets and the loops for the merged elements.
     """
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
@@ -138,10 +135,10 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     """Return the size in bytes of the widest usable C type in ELEMENTS.
 
-    With this type kernels copy several tensor elements at once. All sizes, strides and offsets must
-    be multiples of it.
+    The type may hold several tensor elements, which are then copied at once. All sizes, strides and
+    offsets, in bytes, are multiples of its size.
 
-    itemsize: bytes of an element of the tensors.
+    itemsize: size in bytes of an element of the tensors.
     counts: sizes, strides and offsets, in elements of the tensors.
     """
     common = math.gcd(*counts) * itemsize
@@ -177,8 +174,8 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
     """Return the variants of a copy.
 
     If the problem's specs are in the default format, there is a variant for each layout and
-    precision; a transposition of images also has variants that keep the order of the elements in
-    memory. Other specs have one variant.
+    precision; a transpose of images also has variants that keep the order of the elements in
+    memory. With other specs there is one variant.
     """
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
@@ -190,10 +187,10 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
-    """Return variants of a transposition that move nothing in memory.
+    """Return the variants of a rank-4 transpose that keep the order of elements in memory.
 
-    They only reinterpret a tensor of rank 4. An example is the transposition from (N, C, H, W) to
-    (N, H, W, C) if the input is stored as NHWC and the output is row-major.
+    In these variants the output is the same memory in another layout. An example is the transpose
+    from (N, C, H, W) to (N, H, W, C) if the input is stored as NHWC and the output is row-major.
     """
     if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
         return []
@@ -205,10 +202,7 @@ def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """Return the loops over all stored elements of the target.
-
-    Padding is included.
-    """
+    """Return the loops over all stored elements of the target, including padding."""
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
              for dim, step in zip(problem.dims, problem.steps, strict=True)]

@@ -1,6 +1,6 @@
 """Algorithms of element-wise arithmetic.
 
-One problem holds all steps of an expression.
+A problem is a whole expression, whose steps are computed together.
 
 The algorithm for arbitrary expressions on devices is in fused.py.
 """
@@ -43,7 +43,7 @@ _PUBLISHED_WORK_GROUP = 512
 
 
 class NumpyElementwise(HostAlgorithm):
-    """The steps of the expression, evaluated by NumPy."""
+    """Evaluation of the expression step by step in NumPy."""
 
     op = "elementwise"
 
@@ -58,9 +58,9 @@ class NumpyElementwise(HostAlgorithm):
 class PackedElementwise(KernelAlgorithm):
     """One kernel that reads a tensor once and writes packed words.
 
-    The results of the expression are -1, 0 and 1, such as those of a sign. Its inputs are one
-    tensor and constants with one number per channel. Without this kernel, one kernel would write
-    float results and a second kernel would pack them.
+    The results of the expression must be -1, 0 or 1, for example those of a sign function. Its
+    inputs are one tensor, and constants with one number or one number per channel. Without this
+    kernel, one kernel would write float results and a second kernel would pack them.
     """
 
     op = "elementwise"
@@ -124,9 +124,9 @@ class PackedElementwise(KernelAlgorithm):
 
 
 def _is_scalar_or_per_channel(shape: tuple[int, ...], channels: int, rank: int) -> bool:
-    """Return whether a constant is scalar or per channel.
+    """Return whether a constant has a single number or one number per channel.
 
-    rank: number of dimensions of the tensor with these channels.
+    channels, rank: number of channels and of dimensions of the tensor.
     """
     padded = (1,) * (rank - len(shape)) + shape
     return padded[1] in (1, channels) and all(
@@ -136,8 +136,8 @@ def _is_scalar_or_per_channel(shape: tuple[int, ...], channels: int, rank: int) 
 class PublishedLeaky(KernelAlgorithm):
     """The leaky ReLU published with a convolution in OpenCL.
 
-    It is not fused with other steps. A work-item computes one element. Work-groups have 512
-    work-items, or fewer if the device does not allow 512.
+    The kernel is not fused with other steps. Each work-item computes one element. Work-groups have
+    512 work-items, or fewer if the device does not allow 512.
     """
 
     op = "elementwise"

@@ -72,8 +72,8 @@ class FusedElementwise(KernelAlgorithm):
             # the first variant keeps the input's format, so that the input needs no conversion
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # fp16 only for float32 results of floats, bytes and booleans: a comparison of rounded
-        # operands may be wrong, and large integers do not fit float16
+        # fp16 only for float32 results of float, 8-bit and bool operands: a comparison (a bool
+        # result) of rounded operands may be wrong, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:
@@ -103,7 +103,7 @@ class FusedElementwise(KernelAlgorithm):
 
 
 def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
-    """Return the spec of a stored constant in the outputs' layout."""
+    """Return the spec of a constant, stored in the outputs' layout."""
     if rank != 4:
         return spec
     return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, Format(layout, spec.dtype))
@@ -120,7 +120,7 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
 
 
 def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[TensorSpec]:
-    """Return the spec of each operand in memory, constants included."""
+    """Return the spec with which each operand is stored, including constants."""
     output, run_time = variant.outputs[0], iter(variant.inputs)
     return [_constant_spec(operand, output.layout, len(output.shape))
             if index in problem.constants else next(run_time)
@@ -131,7 +131,7 @@ def _loops(problem: ElementwiseProblem,
            variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
     """Return the sizes of the merged dimensions, and each operand's strides.
 
-    The dimensions are ordered as in the outputs' memory.
+    The dimensions are in the memory order of the outputs.
     """
     output = variant.outputs[0]
     order = memory_order(output)
@@ -146,8 +146,8 @@ def _loops(problem: ElementwiseProblem,
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
     """Return the number of consecutive elements that a work-item computes.
 
-    It is 4 if vectors are aligned: if the innermost size, all offsets, and the outer strides of
-    operands with contiguous elements are multiples of 4. Otherwise it is 1.
+    The number is 4 if the innermost size, all offsets, and the outer strides of operands with
+    contiguous elements are multiples of 4, so that vectors are aligned. Otherwise it is 1.
     """
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
@@ -177,8 +177,8 @@ class _Generator:
         self._dtypes = [spec.dtype for spec in _operand_specs(self.problem, self.variant)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
-        # the kernel addresses these operands by coordinates, strides and an offset; it reads all
-        # others at index 0 or at the output's index
+        # operands that the kernel addresses by coordinates, strides and an offset; all others are
+        # read at index 0 or at the output's index
         self._walked = [index for index, walk in enumerate(self.walks)
                         if (any(walk) and walk != dense) or self.offsets[index]]
         self.numbers: list[int] = []
@@ -261,7 +261,7 @@ class _Generator:
             if dtype == "bool":
                 return f"(uchar)({value} != ZERO)"
             if dtype in _NARROW:
-                # integers that do not fit the dtype wrap round
+                # integers that do not fit the dtype wrap around
                 return f"({kind})(int){value}"
             return f"({'float' if kind == 'HALF' else kind}){value}"
 
@@ -278,14 +278,14 @@ class _Generator:
 
 
 def _one(kind: str, pointer: str, position: str) -> str:
-    """Return the C code that loads an element from memory."""
+    """Return the C expression that loads an element from memory."""
     if kind == _TYPES[BFLOAT16]:
         return f"BITS_AS_FLOAT((uint){pointer}[{position}] << 16)"
     return f"LOAD_HALF({pointer}, {position})" if kind == "HALF" else f"{pointer}[{position}]"
 
 
 def _four(kind: str, pointer: str, position: str) -> str:
-    """Return the C code that loads four neighbouring elements.
+    """Return the C expression that loads four consecutive elements.
 
     position: index of the first element, a multiple of 4.
     """

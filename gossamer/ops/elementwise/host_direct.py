@@ -1,4 +1,4 @@
-"""Element-wise arithmetic on processors, by code that LLVM compiles."""
+"""Element-wise arithmetic on CPUs, by code that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _CHUNK = 2**12
-"""Number of elements of a task."""
+"""Number of elements per task."""
 
 
 class HostDirectElementwise(GeneratedCode):
-    """An expression of tensors of one shape and of scalars."""
+    """Evaluation of an expression whose operands are tensors of the same shape and scalars."""
 
     op = "elementwise"
     name = "host_direct"
@@ -70,7 +70,10 @@ class HostDirectElementwise(GeneratedCode):
 
 
 class _Work(NamedTuple):
-    """The data of a launch. operands: constants, and None for a run-time input."""
+    """The data of a launch.
+
+    operands: for each operand the constant, or None for a run-time input.
+    """
 
     code: Function
     threads: int
@@ -79,7 +82,7 @@ class _Work(NamedTuple):
 
 
 def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:
-    """Return a module with the function "elementwise"; a task is a chunk of elements.
+    """Return an LLVM module with the function "elementwise", each task of which is a chunk.
 
     The arguments are the addresses of the first operand, of the output, and of the other operands.
     """

@@ -27,13 +27,14 @@ class ElementwiseProblem(Problem):
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
     formats: for each run-time input, the only format in which variants read it, such as NHWC bytes
-    of photos; None if any format is allowed. Empty if this holds for all inputs.
+    of photos; None if any format is allowed. Empty if any format is allowed for all inputs.
     facts: value facts of each run-time input; empty if nothing is known.
-    result: value facts of the output if it is the only one and has few different values; else REAL.
+    result: value facts of the output, if there is only one and it has few distinct values; else
+    REAL.
 
     The arithmetic is float32 if any operand is a float, else int64 if any operand is int64, else
     int32.
-    Raises ValueError for shapes that do not broadcast and for a dtype that is not in DTYPES.
+    Raises ValueError if the shapes do not broadcast or if a dtype is not in DTYPES.
     """
 
     op: ClassVar[str] = "elementwise"
@@ -94,7 +95,7 @@ class ElementwiseProblem(Problem):
                      for spec, own in zip(specs, self.formats, strict=True))
 
     def reading(self, variant: Variant) -> Variant:
-        """Return a variant that reads the inputs in the formats of `formats`."""
+        """Return the variant with the inputs read in the formats of `formats`."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property

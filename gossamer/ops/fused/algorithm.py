@@ -1,4 +1,4 @@
-"""The base class of algorithms for fusions, and their renamed constants."""
+"""The base class of algorithms for fusions, and constants under other names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 
     patterns: the kinds of fusion that the algorithm may compute. Each pattern lists the ops of the
     layers in order; each layer reads a result of the previous one. supports() is called for fusions
-    that match a pattern and that the algorithm recognises. The exits of the fusion are the values
-    that other layers read.
+    that match a pattern and that recognises() accepts. The exits of a fusion are the values that
+    layers outside the fusion read.
     """
 
     op: ClassVar[str] = "fused"
@@ -29,8 +29,8 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     def recognises(self, problem: FusionProblem) -> bool:
         """Return whether the layers are of the kind that the algorithm computes.
 
-        supports() returns why it cannot compute such layers in a particular case. Reports list
-        reasons only for layers that an algorithm recognises.
+        Even so, the algorithm may not support a particular case: supports() then returns why.
+        Reports list these reasons only for layers that the algorithm recognises.
         """
         return True
 
@@ -38,9 +38,9 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 class RenamedWeights(Weights):
     """Constants under other names.
 
-    The original `Weights` packs the constants and caches the packed arrays.
+    Packing and caching are delegated to the original `Weights`.
 
-    names: the original name of each constant, by its new name.
+    names: maps each constant's new name to its original name.
     """
 
     def __init__(self, weights: Weights, names: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """Binary convolutions fused with a padding layer or with signs.
 
-A preceding padding with -1, 0 or 1 costs nothing, because the convolution's kernel substitutes this
-constant for pixels outside the packed image. In residual blocks the next layer reads the signs of a
-sum, and a later layer reads the sum itself; there the convolution writes both.
+A preceding padding with -1, 0 or 1 costs nothing, because the convolution's kernel substitutes the
+padding value for pixels outside the packed image. In residual blocks the next layer reads the signs
+of a sum and a later layer reads the sum itself; the convolution then writes both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Fusion:
     """A fusion expressed as one binary convolution.
 
     layer: the convolution, including the padding and the signs.
-    names: maps the convolution's name of each constant to the fusion's name.
+    names: maps each constant's name in the convolution to its name in the fusion.
     """
 
     layer: BinaryLayer
@@ -55,7 +55,7 @@ class BinaryFusion(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Return why the algorithm cannot compute the convolution, or None."""
+        """Return why the algorithm cannot compute the convolution; None if it can."""
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         fusion = _fusion(problem)
@@ -68,12 +68,12 @@ Config = tuple[tuple[str, int | str], ...]
 class _DeviceFusion(BinaryFusion):
     """A fusion computed by a kernel on packed words.
 
-    The kernel reads a constant for pixels outside the image, and can write a second result.
+    The kernel substitutes a constant for pixels outside the image, and can write a second result.
     """
 
     @abc.abstractmethod
     def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        """Return the kernel's configs, each with the number of bits of a word."""
+        """Return the kernel's configs, each with its number of bits per word."""
 
     @staticmethod
     @abc.abstractmethod
@@ -95,7 +95,7 @@ class _DeviceFusion(BinaryFusion):
 
 
 class PopcountFusion(_DeviceFusion):
-    """The kernel popcount."""
+    """The kernel popcount, with padding or signs."""
 
     name = "popcount"
     launches = staticmethod(popcount.launches)
@@ -112,7 +112,7 @@ class PopcountFusion(_DeviceFusion):
 
 
 class WidePopcountFusion(_DeviceFusion):
-    """The kernel wide_popcount, on processors."""
+    """The kernel wide_popcount, on CPUs."""
 
     name = "wide_popcount"
     launches = staticmethod(wide_popcount.launches)
@@ -131,7 +131,7 @@ class WidePopcountFusion(_DeviceFusion):
 class BitTensorCoreFusion(_DeviceFusion):
     """The binary kernels on tensor cores.
 
-    They add the contribution of the padding constant separately.
+    The kernels add the contribution of the padding value separately.
     """
 
     name = "bit_tensor_core"
@@ -154,9 +154,9 @@ class BitTensorCoreFusion(_DeviceFusion):
 
 
 class HostPopcountFusion(BinaryFusion):
-    """The convolution on the host.
+    """The binary convolution on the host, in NumPy.
 
-    It supports a constant around the image and a second result.
+    It supports any padding value of -1, 0 or 1, and a second result.
     """
 
     name = "host_popcount"
@@ -191,7 +191,7 @@ class HostPopcountFusion(BinaryFusion):
 class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
     """Generated code for binary convolution on the host.
 
-    It supports a constant around the image and a second result.
+    It supports any padding value of -1, 0 or 1, and a second result.
     """
 
     by_image = True
@@ -215,7 +215,7 @@ class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
 
 
 def _reason_not_whole(layer: BinaryLayer) -> str | None:
-    """Return why kernels cannot write whole words of a second result, or None."""
+    """Return why kernels cannot write whole words of a second result; None if they can."""
     if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
         return None
     return "a word of the second result would have channels of several groups"
@@ -229,10 +229,7 @@ def _layer(problem: FusionProblem) -> BinaryLayer:
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Return a fusion as one binary convolution.
-
-    Returns the reason instead if this is impossible.
-    """
+    """Return a fusion as one binary convolution, or the reason why this is impossible."""
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "needs a convolution with a padding layer before it or signs after it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
@@ -254,7 +251,7 @@ def _fusion(problem: FusionProblem) -> _Fusion | str:
 def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
     """Return the fusion's convolution with the padding layer included.
 
-    Returns the reason instead if the convolution cannot include it.
+    Returns the reason instead if the convolution cannot include the padding.
     """
     pad = problem.parts[0]
     assert isinstance(pad, PadProblem)
@@ -307,8 +304,8 @@ def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Ex
 
     The first result is that of `first`; the second applies `second` to the first result.
 
-    constants: the other inputs of `second`, which become the last inputs of the returned
-    expression.
+    constants: the inputs of `second` other than the first result; they become the last inputs of
+    the returned expression.
     """
     added = len(constants)
     inputs = {number: 1 + position for position, number in enumerate(constants)}

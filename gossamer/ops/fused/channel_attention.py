@@ -1,6 +1,6 @@
 """Squeeze-and-excite layers in one kernel.
 
-The algorithm channel_attention, for NVIDIA GPUs, assigns each image to a cluster of work-groups.
+In the algorithm channel_attention, for NVIDIA GPUs, a cluster of work-groups computes each image.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pixels."""
 _PRECISIONS = ("fp32", "fp16")
 _WARPS = (8, 16)
 _SURE_CLUSTER = 8
-"""The largest cluster size that every device with clusters supports, in work-groups."""
+"""The largest cluster size, in work-groups, that every device with clusters supports."""
 _CLUSTERS = 4
 """Maximum number of cluster sizes among the candidates."""
 _MOST_IMAGES = 65535
@@ -54,8 +54,8 @@ class _Division:
     pixels: number of pixels of an image.
     width: number of channels in a 16-byte word.
     cluster: number of work-groups per image.
-    warps: number of warps of a work-group.
-    most_shared: maximum bytes of shared memory of a work-group.
+    warps: number of warps per work-group.
+    most_shared: maximum bytes of shared memory per work-group.
     """
 
     layer: SqueezeExciteLayer
@@ -67,12 +67,12 @@ class _Division:
 
     @property
     def words(self) -> int:
-        """Number of 16-byte words of a pixel."""
+        """Number of 16-byte words per pixel."""
         return self.layer.channels // self.width
 
     @property
     def slice_words(self) -> int:
-        """Number of 16-byte words of a pixel per work-group."""
+        """Number of 16-byte words of each pixel that a work-group computes."""
         return -(-self.words // self.cluster)
 
     @property
@@ -89,7 +89,7 @@ class _Division:
     def floats(self) -> int:
         """Number of floats in shared memory, a multiple of four.
 
-        They hold sums, gates and the results of the first product.
+        The floats hold sums, gates and the results of the squeezing convolution.
         """
         count = (32 * self.warps * self.width + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
@@ -97,7 +97,7 @@ class _Division:
 
     @property
     def is_held(self) -> bool:
-        """Whether a work-group's slice of an image fits shared memory."""
+        """Whether a work-group's slice of an image is kept in shared memory, because it fits."""
         return self._bytes(True) <= self.most_shared
 
     @property
@@ -113,13 +113,13 @@ class _Division:
     def fits(self) -> bool:
         """Whether a work-group can compute its slice of an image.
 
-        It needs one work-item for each word of its slice of a pixel, and shared memory for its
-        weights and sums.
+        The work-group needs one work-item for each word of its slice of a pixel, and shared memory
+        for its weights and sums.
         """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
     def expected_us(self, batch: int, limits: Limits) -> float:
-        """Return the expected time of a batch."""
+        """Return the expected time of a batch in microseconds."""
         read = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3)
         return LaunchWork(batch * self.cluster, 1, busy=read / COPIED, waited=0.0,
                           begin=BEGIN + _CLUSTER_CYCLES * (self.cluster > 1)).expected_us(limits)
@@ -167,7 +167,7 @@ class ChannelAttention(FusionAlgorithm):
         orders = {precision: [(division.cluster, division.warps) for division in
                               _divisions(problem, precision, device)]
                   for precision in _PRECISIONS if precision in precisions}
-        # configs: first the best one in fp16, then the best one in fp32, then the others
+        # first the best config in fp16, then the best config in fp32, then the others
         listed = list(reversed(orders.values()))
         first = [config for order in listed for config in order[:1]]
         others = [config for order in listed for config in order]
@@ -208,7 +208,7 @@ class ChannelAttention(FusionAlgorithm):
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
-    """Return a fusion as a squeeze-and-excite layer, or None if it is not one."""
+    """Return a fusion as a squeeze-and-excite layer; None if it is none."""
     if len(problem.parts) != PARTS:
         return None
     layer = layer_within(problem, 0, ENTRY)
@@ -229,10 +229,10 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Return the candidate divisions.
 
-    The first one is the fastest whose cluster size every device with clusters supports. The others
-    follow in the order of their expected times. Of the clusters whose work-groups have the same
-    number of words, only the smallest is a candidate. variants() begins with the first division for
-    fp16, in fp32, too, if it is a candidate there.
+    The first division is the fastest one with a cluster size that every device with clusters
+    supports. The others follow in increasing order of expected time. Of the clusters whose
+    work-groups have the same number of words, only the smallest is a candidate. variants() begins
+    with the first division for fp16, and also yields it in fp32 if it is a candidate there.
     """
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
@@ -267,9 +267,10 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
 
 
 def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
-    """Return the weights of both products as the kernel reads them.
+    """Return the weights of both convolutions in the order in which the kernel reads them.
 
-    Their shape is (work-groups, products, squeezed channels, channels), padded with zero channels.
+    The array is (work-groups, convolutions, squeezed channels, channels), padded with zero
+    channels.
     """
     layer, cluster = division.layer, division.cluster
     both = np.zeros((2, layer.squeezed, cluster * division.slice), np.float32)

@@ -38,7 +38,7 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Both layers in float16 with float32 accumulation.
+    """Convolution and max pooling in float16 with float32 accumulation.
 
     The kernel reads the network's input, such as float32 in NCHW or bytes in NHWC, and writes
     float16 in NHWC.
@@ -115,11 +115,11 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
-    """Return whether the tensor cores can compute the epilogue.
+    """Return whether the tensor cores can add the bias.
 
-    They can if it is a bias per channel, optionally followed by ReLU. The bias is split into two
-    float16 numbers, which are stored as further weights. The matching inputs are ones, stored after
-    the window's values in the first two lines.
+    The epilogue must be a bias per channel, optionally followed by ReLU. The bias is split into two
+    float16 numbers, which are stored as further weights. Their inputs are ones, stored after the
+    window's values in the first two lines.
     """
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
@@ -128,7 +128,7 @@ def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
 
 def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
             folded: bool) -> dict[str, object]:
-    """Return the macros that convolution_pool.cu and ops/image.h document."""
+    """Return the macros described in convolution_pool.cu and ops/image.h."""
     convolution, pool = tiling.convolution, tiling.pool
     is_positive = folded and convolution.epilogue == _BIAS_RELU
     return {
@@ -146,11 +146,11 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
 
 
 def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
-    """Return the weights as the kernel reads them.
+    """Return the weights in the order in which the kernel reads them.
 
-    Their shape is (work-groups, lines of a window, output channels of a work-group, 8). A line
-    holds the values of one row and one input channel of a window, padded with zeros to 8. Lines are
-    ordered by row, then by channel. A line of zeros is added if their number is odd.
+    The array is (work-groups, lines per window, output channels per work-group, 8). A line holds
+    the values of one row and one input channel of a window, padded with zeros to 8. Lines are
+    ordered by row, then by channel. A line of zeros is added if the number of lines is odd.
 
     bias: bias of each output channel that the tensor cores add; None if they add none.
     """
@@ -169,7 +169,7 @@ def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np
 MOST_CHANNELS = 4
 _MULTIPLE = 8
 _MOST_GRID = 65535
-"""Maximum number of work-groups of a grid along y and along z."""
+"""Maximum number of work-groups of a grid along each of y and z."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,9 @@ class ConvolutionPool:
 
 
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
-    """Return the layers of a fusion.
+    """Return a fusion as a first convolution and the max pooling of its result.
 
-    None if they are not a first convolution and the max pooling of its result.
+    None if the layers are of other kinds.
     """
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
@@ -213,7 +213,7 @@ def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
 
 
 def reason_unfused(layers: ConvolutionPool) -> str | None:
-    """Return why the layers cannot be fused, or None."""
+    """Return why the layers cannot be fused; None if they can."""
     convolution, pool = layers.convolution, layers.pool
     if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
         return "a value between the layers is read elsewhere"
@@ -239,29 +239,29 @@ COLUMNS = 64
 """Number of columns of convolution outputs per work-group."""
 WORK_GROUP_SIZE = 128
 TAPS = 8
-"""Maximum number of columns of a window, one 16-byte word."""
+"""Maximum number of columns of a window: the float16 values of one 16-byte word."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
 """The possible numbers of output channels per work-group."""
 _MOST_DIVISIONS = 8
-"""Candidate tile heights divide the rows of results among one to this number of work-groups."""
+"""Candidate tile heights divide the rows of results among up to this number of work-groups."""
 _SMALL_HEIGHTS = (4, 2, 1)
 """Further tile heights, in rows of results."""
 _OFFERED = 5
-"""Number of candidate tiles: those with the lowest expected times."""
+"""Number of candidate tiles; those with the lowest expected times are chosen."""
 _MOST_SUMS = 128
-"""Largest product of output rows and output channels for which the sums of a work-group fit its
-registers."""
+"""Maximum of (convolution output rows) x (output channels) per work-group for which the sums fit
+the registers."""
 _AT_ONCE = 3
 """Maximum number of work-groups per multiprocessor, limited by registers."""
-# These rates were fitted on an H200 to the times of 84 tiles in six problems.
+# The rates below were fitted to the times of 84 tiles in six problems on an H200.
 _OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
-"""Instructions of a warp per line of the image, per sum, and per 8 channels of a result that a lane
+"""Instructions of a warp per line of the image, per sum, and per 8 channels of results that a lane
 stores."""
 _ISSUED = 0.54
-"""Instructions per cycle and scheduler."""
+"""Instructions issued per cycle and scheduler."""
 _BARRIERS = 680.0
-"""Cycles per band of rows that a work-group cannot overlap with other work."""
+"""Cycles of barriers per band of rows, which a work-group cannot overlap with other work."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class PoolTile:
 
     height: rows of results.
     channels: output channels.
-    wgmma: 1 if the warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
+    wgmma: 1 if the warps multiply together with wgmma (sm_90a), 0 if each warp uses mma.
     """
 
     height: int
@@ -280,7 +280,7 @@ class PoolTile:
 
 @dataclass(frozen=True)
 class PoolTiling:
-    """A convolution and its max pooling, divided into tiles."""
+    """The division of a convolution and its max pooling into tiles."""
 
     convolution: Conv2dProblem
     pool: PoolProblem
@@ -288,17 +288,17 @@ class PoolTiling:
 
     @property
     def shared_rows(self) -> int:
-        """Rows of convolution outputs that successive pooling windows share."""
+        """Number of rows of convolution outputs that consecutive pooling windows share."""
         return max(0, self.pool.kernel[0] - self.pool.stride[0])
 
     @property
     def rows(self) -> int:
-        """Rows of convolution outputs that each further pooling window adds."""
+        """Number of rows of convolution outputs that each further pooling window adds."""
         return self.pool.kernel[0] - self.shared_rows
 
     @property
     def advance(self) -> int:
-        """Stride in image rows between successive rows of results."""
+        """Distance in image rows between consecutive rows of results."""
         return self.pool.stride[0] * self.convolution.stride[0]
 
     @property
@@ -309,9 +309,9 @@ class PoolTiling:
 
     @property
     def lines(self) -> int:
-        """Number of lines of a window, rounded up to an even number.
+        """Number of lines per window, rounded up to an even number.
 
-        Each line holds 8 values of the window.
+        Each line holds 8 values: a row of one input channel, padded.
         """
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
@@ -319,7 +319,7 @@ class PoolTiling:
     def tiles_x(self) -> int:
         """Number of tiles along a row of results.
 
-        Each has at most 64 columns of convolution outputs.
+        A tile has at most 64 columns of convolution outputs.
         """
         most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
         return -(-self.pool.out_width // most)
@@ -331,30 +331,30 @@ class PoolTiling:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Work-groups along x, y and z."""
+        """Number of work-groups along x, y and z."""
         return (self.tiles_x * (self.convolution.out_channels // self.tile.channels),
                 -(-self.pool.out_height // self.tile.height), self.convolution.batch)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group.
+        """Bytes of shared memory per work-group.
 
-        They hold its weights; the lines of the image, a copy of the first line and a line of zeros;
-        and the maxima of 64 columns, padded so that columns begin in different banks.
+        Shared memory holds the weights; the lines of the image, a copy of the first line and a line
+        of zeros; and the maxima of 64 columns, padded so that columns begin in different banks.
         """
         part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
         column = 2 * part + (0 if part // 8 % 2 else 16)
         return 16 * (self.lines * part + COLUMNS * held) + COLUMNS * column
 
     def fits(self, limits: Limits) -> bool:
-        """Return whether a device can compute the tiling."""
+        """Return whether the tiling fits a device with the given limits."""
         part = self.tile.channels
         return (self.convolution.out_channels % part == 0 and self.rows * part <= _MOST_SUMS
                 and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
                 and self.shared_bytes <= limits.shared_bytes_opt_in)
 
     def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel."""
+        """Return the expected time of the kernel in microseconds."""
         p, part = self.convolution, self.tile.channels
         multiplied = product_cycles(COLUMNS * self.rows * part, 16 * self.lines,
                                     bool(self.tile.wgmma))
@@ -369,10 +369,10 @@ class PoolTiling:
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
-    """Return the tilings with the lowest expected times.
+    """Return the tilings with the lowest expected times, fastest first.
 
-    The device can run all of them; the fastest comes first. Tilings with mma are returned only if
-    none with wgmma fits, because mma was slower in every measurement.
+    All returned tilings fit the device. Tilings with mma are returned only if no tiling with wgmma
+    fits, because mma was slower in every measurement.
     """
     for wgmma in (1, 0):
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
@@ -385,8 +385,8 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
     """Yield the candidate tiles.
 
-    Their numbers of output channels are the two largest that divide the convolution's output
-    channels and keep the sums within the registers.
+    The two largest numbers of output channels per work-group are used that divide the convolution's
+    output channels and whose sums fit the registers.
     """
     rows_of_results = max(1, pool.out_height)
     divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}

@@ -1,6 +1,6 @@
 """A network's first convolution fused with the layer before it.
 
-The layer before it computes the image from the network's input. The convolution's algorithm is
+The preceding layer computes the image from the network's input. The convolution's algorithm is
 few_channels_mma.
 """
 
@@ -23,7 +23,7 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """The kernel few_channels_mma of conv2d with a fused conversion.
+    """The kernel few_channels_mma of conv2d with a fused conversion of its input.
 
     The kernel loads bytes or floats in NCHW or NHWC, and converts them to the pixels of the image.
     """

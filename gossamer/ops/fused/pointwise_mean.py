@@ -1,7 +1,7 @@
-"""A 1x1 convolution and the mean over each image in one kernel.
+"""A 1x1 convolution and the mean over each image (global average pooling) in one kernel.
 
-Many networks end with these layers. The algorithm pointwise_mean, for NVIDIA GPUs, writes only the
-means to memory, never the convolution's results.
+Many networks have these layers near their end. The algorithm pointwise_mean, for NVIDIA GPUs,
+writes only the means to device memory, never the convolution's results.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
-"""The possible numbers of output channels of a work-group: multiples of 8 that divide the largest
-of them."""
+"""Candidate numbers of output channels per work-group: multiples of 8 that divide the largest
+candidate."""
 _MOST_SPLIT = 32
-"""The most output channels of a work-group in float32, where operands that are split into TF32
-numbers need more registers."""
+"""Maximum number of output channels per work-group in float32, where operands are split into TF32
+numbers and need more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
 """The number of input channels must be a multiple of this number, so that no 16-byte word spans two
@@ -46,7 +46,7 @@ _MOST_WARPS = 16
 class PointwiseMean(FusionAlgorithm):
     """A 1x1 convolution and the mean over each image.
 
-    A work-group computes a few channels of an image, and keeps the convolution's results in
+    Each work-group computes a few channels of an image, and keeps the convolution's results in
     registers.
     """
 
@@ -145,20 +145,17 @@ def _convolution(problem: FusionProblem) -> Conv2dProblem:
 
 
 def _width(precision: str) -> int:
-    """Return the number of channels in 16 bytes."""
+    """Return the number of channels in a 16-byte word."""
     return 8 if precision == "fp16" else 4
 
 
 def _lines(problem: Conv2dProblem, precision: str) -> int:
-    """Return the number of 64-byte lines of a pixel's channels."""
+    """Return the number of 64-byte lines per pixel."""
     return -(-problem.channels // (4 * _width(precision)))
 
 
 def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str) -> int:
-    """Return the bytes of shared memory of a work-group.
-
-    They hold its weights and the sums of its warps.
-    """
+    """Return the bytes of shared memory per work-group, for its weights and its warps' sums."""
     lines = _lines(problem, precision)
     return part * 64 * (lines + (lines + 1) % 2) + 4 * warps * part
 
@@ -166,7 +163,8 @@ def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str)
 def _pack(weight: np.ndarray, problem: Conv2dProblem, precision: str) -> np.ndarray:
     """Return weights as (output channels, input channels).
 
-    They are padded with zeros to whole work-groups and lines.
+    The output channels are padded with zeros to a multiple of the largest of _PARTS, and the input
+    channels to a multiple of 64 bytes.
     """
     rows = -(-problem.out_channels // max(_PARTS)) * max(_PARTS)
     packed = np.zeros((rows, _lines(problem, precision) * 4 * _width(precision)), np.float32)

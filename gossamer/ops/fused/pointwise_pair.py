@@ -30,10 +30,10 @@ _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
 
 
 class PointwisePairMma(FusionAlgorithm):
-    """Both layers in float16 with float32 accumulation.
+    """Both convolutions in float16 with float32 accumulation.
 
-    The first layer's results are rounded to float16 before the second layer reads them. They are
-    written to memory only if other layers read them.
+    The first layer's results are rounded to float16 before the second layer reads them. The first
+    layer's results are written to device memory only if other layers read them.
     """
 
     name = "pointwise_pair_mma"
@@ -97,7 +97,7 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PairTiling:
 
 
 def _macros(tiling: PairTiling) -> dict[str, object]:
-    """Return the macros that pointwise_pair.cu documents."""
+    """Return the macros described in pointwise_pair.cu."""
     pair, tile = tiling.pair, tiling.tile
     operands = pair.first.epilogue.operands
     return {
@@ -113,12 +113,13 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the weights of each slice of 64 outputs.
+    """Return the weights of each slice of 64 output channels of the first layer.
 
-    The first layer's weights come first, as (input channels / 8, 64 lines, 8 input channels). The
-    second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels of the slice).
-    Each line belongs to one output channel. Of every 32 lines, line 8 f + 2 q + j belongs to
-    channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring channels.
+    In each slice, the first layer's weights come first, as (input channels / 8, 64 lines, 8 input
+    channels). The second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels
+    of the slice). Each line belongs to one output channel of the layer. Of every 32 lines, line
+    8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring
+    channels.
     """
     first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
     # axes: slice, block, lane % 4, fragment, value of a pair; then the input channels
@@ -133,7 +134,7 @@ def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 MULTIPLE = 64
 """All numbers of channels must be multiples of this number."""
 _MOST_OUT_CHANNELS = 256
-"""The most output channels for which the accumulators of 64 pixels fit the registers of a
+"""Maximum number of output channels for which the accumulators of 64 pixels fit the registers of a
 warpgroup."""
 LAST: tuple[Source, ...] = ((1, 0),)
 """The exits of a pair if no other layer reads the first result."""
@@ -143,11 +144,11 @@ BOTH: tuple[Source, ...] = ((0, 0), (1, 0))
 
 @dataclass(frozen=True)
 class PointwisePair:
-    """A 1x1 convolution with many output channels, and another that reads them.
+    """A 1x1 convolution with many output channels, and a 1x1 convolution that reads its result.
 
     problem: the fusion.
     first: the convolution with many output channels.
-    second: the convolution that reads them.
+    second: the convolution that reads the first one's result.
     """
 
     problem: FusionProblem
@@ -156,7 +157,7 @@ class PointwisePair:
 
     @property
     def pixels(self) -> int:
-        """Number of pixels of all images."""
+        """Total number of pixels of all images."""
         return self.first.batch * self.first.height * self.first.width
 
     @property
@@ -166,15 +167,15 @@ class PointwisePair:
 
     @property
     def added_input(self) -> int:
-        """Index of the fusion's input that the first layer adds; 0 if there is none."""
+        """Index of the fusion's input that the first layer's epilogue adds; 0 if there is none."""
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
-    """Return a fusion as a pair.
+    """Return a fusion as a pair of 1x1 convolutions.
 
-    None if its layers are not such a pair. The first convolution must have at least twice as many
+    None if the layers are not such a pair. The first convolution must have at least twice as many
     output channels as input channels, and at least twice as many as the second convolution.
     """
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
@@ -188,7 +189,7 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
 
 
 def reason_unfused(pair: PointwisePair) -> str | None:
-    """Return why no kernel can compute a pair in one step, or None."""
+    """Return why no kernel can compute both layers; None if one can."""
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"
@@ -207,32 +208,35 @@ def reason_unfused(pair: PointwisePair) -> str | None:
 
 
 PIXELS = 128
-"""Number of pixels of a tile."""
+"""Number of pixels per tile."""
 SLICE = 64
-"""Number of output channels of a slice. The first layer is computed slice by slice."""
+"""Number of the first layer's output channels per slice. The first layer is computed slice by
+slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""The most slices for which all weights are kept in shared memory, limited by the number of
-barriers."""
+"""Maximum number of slices with which all weights may be kept in shared memory, limited by the
+number of barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Numbers of slots for inputs and for slices; the first pair that fits is used. If the first layer
-adds a tensor, the tensor is copied from device memory to the slots for slices. More slots allow
-more copies in flight."""
+"""Candidate numbers of slots (buffers in shared memory) for inputs and for slices; the first
+candidate that fits is used. If the first layer adds a tensor, the tensor is copied from device
+memory to the slots for slices. With more slots, more copies are in flight."""
 _OFFERED = 3
 
 _OF_SLICE = 1000
-"""Assumed cycles of a slice's epilogue and barriers, which do not overlap with other work."""
+"""Assumed cycles per slice of the epilogue and the barriers, which do not overlap with other
+work."""
 
 
 @dataclass(frozen=True)
 class PairTile:
-    """Numbers of slots in shared memory: the config of a variant.
+    """Numbers of slots (buffers in shared memory): the config of a variant.
 
-    inputs: slots for the first layer's input.
-    slots: slots for slices.
-    weight_slots: slots for the weights of slices; 0 if the weights of all slices are kept.
+    inputs: number of slots for the first layer's input.
+    slots: number of slots for slices.
+    weight_slots: number of slots for the weights of slices; 0 if the weights of all slices are kept
+    in shared memory.
     """
 
     inputs: int
@@ -242,7 +246,7 @@ class PairTile:
 
 @dataclass(frozen=True)
 class PairTiling:
-    """A pair of convolutions and its slots."""
+    """A pair of convolutions and the numbers of slots with which it is computed."""
 
     pair: PointwisePair
     tile: PairTile
@@ -254,7 +258,7 @@ class PairTiling:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of the weights of a slice."""
+        """Bytes of the weights per slice."""
         return 2 * SLICE * (self.pair.first.channels + self.pair.second.out_channels)
 
     @property
@@ -264,7 +268,7 @@ class PairTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group."""
+        """Bytes of shared memory per work-group."""
         return (_BARRIERS_BYTES + 2 * PIXELS * (self.tile.inputs * self.pair.first.channels
                                                 + self.tile.slots * SLICE)
                 + (self.tile.weight_slots or self.slices) * self.stage_bytes)
@@ -272,17 +276,17 @@ class PairTiling:
     def groups(self, limits: Limits) -> int:
         """Return the number of work-groups.
 
-        All work-groups run at once. Their numbers of tiles differ by at most one.
+        All work-groups run at once, and the numbers of tiles per work-group differ by at most one.
         """
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
     def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel."""
+        """Return the expected time of the kernel in microseconds."""
         first, second = self.pair.first, self.pair.second
         channels = first.channels + second.out_channels
         wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
-        # each work-group copies the weights once per tile, or only once
+        # each work-group copies the weights once per tile or, if all are kept, only once
         share = 1 if self.tile.weight_slots else self.groups(limits) / max(1, self.tiles)
         copied = (share * self.slices * self.stage_bytes + 2 * PIXELS * first.channels) / COPIED
         multiplied = product_cycles(PIXELS * SLICE, 2 * channels, wgmma=True)
@@ -293,9 +297,9 @@ class PairTiling:
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
-    """Return the tilings that a device can run.
+    """Return the tilings that fit a device.
 
-    Tilings that keep all weights come first.
+    Tilings that keep all weights in shared memory come first.
     """
     return list(itertools.islice(_fitting(pair, limits), _OFFERED))
 

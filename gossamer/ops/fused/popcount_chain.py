@@ -1,9 +1,9 @@
-"""Successive binary matrix products in one kernel of clusters (sm_90).
+"""Consecutive binary matrix products in one kernel with clusters (sm_90).
 
-Each product reads the signs of the previous product's results. A product of a single row takes less
-time than a kernel launch, so that one kernel is much faster than separate ones. Products of signs
-are computed by XOR and popcount. Source: M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv and Y.
-Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
+Each product reads the signs of the previous product's results. A product with a single row takes
+less time than a kernel launch, so that one kernel for all products is much faster than one kernel
+per product. Products of signs are computed by XOR and popcount. Source: M. Courbariaux, I. Hubara,
+D. Soudry, R. El-Yaniv and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount_chain.cu")
 _CLUSTER = 8
-"""Number of work-groups of a cluster."""
+"""Number of work-groups per cluster."""
 _ITEMS = (128, 256)
-"""The possible numbers of work-items of a work-group."""
+"""Candidate numbers of work-items per work-group."""
 _MOST_PRODUCTS = 4
 _MOST_ROWS = (2**31 - 1) // _CLUSTER
-"""The most rows of a product: each row needs one cluster, and a grid has at most this many
+"""Maximum number of rows: each row is computed by one cluster, and a grid has at most this many
 clusters."""
 _NEVER = 2**28
 """A threshold that no sum reaches."""
@@ -48,7 +48,7 @@ _NEVER = 2**28
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of a chain.
+    """A matrix product of a chain.
 
     part: index of the product among the fusion's parts.
     problem: the problem of the product.
@@ -59,7 +59,7 @@ class _Product:
 
     @property
     def planes(self) -> int:
-        """Number of bits of each value of the input."""
+        """Number of bits per value of the input."""
         return binary_form(pointwise(self.problem)).planes
 
     @property
@@ -76,14 +76,14 @@ class _Product:
     def columns(self) -> int:
         """Number of columns per work-group.
 
-        The columns of all work-groups fill whole 64-bit words.
+        The columns of all work-groups together, padded, fill whole 64-bit words.
         """
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32
 
     def bits(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the signs of the weights in the order of the work-items' reads.
+        """Return the signs of the weights in the order in which work-items read them.
 
-        The array is uint32 of shape (work-groups, words).
+        The array is (work-groups, words) in uint32.
         """
         words = sign_words(weights_of_part(arrays, self.part), pointwise(self.problem), 32)
         filled = np.zeros((_CLUSTER * self.columns, 4 * self.quads), np.uint32)
@@ -92,10 +92,11 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return four numbers per column: int32 of shape (work-groups, numbers).
+        """Return four numbers per column, as an int32 array (work-groups, numbers).
 
-        They are two thresholds, their direction, and the factor of the column's sums (the bits of a
-        float). Padding columns have the result 0.
+        The numbers are two thresholds, the direction of the comparison with them, and the factor by
+        which the column's sums are multiplied (the bits of a float). Padding columns have the
+        result 0.
         """
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
@@ -107,7 +108,7 @@ class _Product:
         return filled.reshape(_CLUSTER, -1)
 
     def epilogue(self, arrays: Mapping[str, np.ndarray]) -> Epilogue | None:
-        """Return the epilogue that the kernel computes; None if thresholds replace it."""
+        """Return the epilogue that the kernel computes; None if thresholds replace the epilogue."""
         found = thresholds_of(weights_of_part(arrays, self.part), self.problem.epilogue,
                               self.problem.depth)
         return self.problem.epilogue if found is None else None
@@ -127,9 +128,9 @@ class _Chain:
 
     @property
     def offsets(self) -> tuple[int, int, int, int]:
-        """Offsets in shared memory, in units of 16 bytes.
+        """Offsets of weights, constants, inputs and partial counts in shared memory.
 
-        They are those of weights, constants, inputs and partial counts.
+        The unit is 16 bytes.
         """
         constants = sum(product.columns * product.quads for product in self.products)
         inputs = constants + sum(product.columns for product in self.products)
@@ -137,12 +138,12 @@ class _Chain:
             product.planes * product.quads for product in self.products)
 
     def shared_bytes(self, items: int) -> int:
-        """Return the bytes of shared memory of a work-group."""
+        """Return the bytes of shared memory per work-group."""
         return 16 * self.offsets[3] + 4 * items + 8 * len(self.products)
 
 
 class PopcountChain(FusionAlgorithm):
-    """Successive binary matrix products in one kernel."""
+    """Consecutive binary matrix products in one kernel."""
 
     name = "popcount_chain"
     exact = True
@@ -218,7 +219,7 @@ class PopcountChain(FusionAlgorithm):
 
 
 def _chain(problem: FusionProblem) -> _Chain | str:
-    """Return a fusion as a chain of products, or the reason why it is not one."""
+    """Return a fusion as a chain of products, or the reason why it is none."""
     if tuple(part.op for part in problem.parts) not in PopcountChain.patterns:
         return "needs successive matrix products"
     last = len(problem.parts) - 1
@@ -247,13 +248,13 @@ def _chain(problem: FusionProblem) -> _Chain | str:
 def _joined(products: tuple[_Product, ...],
             pack: Callable[[_Product, Mapping[str, np.ndarray]], np.ndarray],
             arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Concatenate the packed arrays of all products for each work-group."""
+    """Return, for each work-group, the concatenation of all products' packed arrays."""
     return np.concatenate([pack(product, arrays) for product in products], axis=1)
 
 
 def _macros(chain: _Chain, epilogues: list[Epilogue | None], variant: Variant,
             items: int) -> dict[str, object]:
-    """Return the macros that popcount_chain.cu documents."""
+    """Return the macros described in popcount_chain.cu."""
     (source,), (target,) = variant.inputs, variant.outputs
     products = chain.products
     bits, constants, inputs, partial_counts = chain.offsets

@@ -1,7 +1,7 @@
 """The problems of fusions and of parts of a network.
 
-A fusion is computed by one algorithm in one step; a part is computed by a library for networks. The
-layers that several fusions recognise are here, too.
+A fusion is computed by one algorithm in one step; a part of a network is computed by a network
+library such as ONNX Runtime. This module also recognises layers that several fusions share.
 
 A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
 Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
@@ -27,8 +27,8 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 Source = tuple[int, int]
-"""The source of a value: the index of a part and the index of one of its outputs, or -1 and the
-index of an entry. An entry is a value that a fusion reads from outside."""
+"""The source of a value: (part, output), the indices of a part and of one of its outputs, or
+(-1, entry), the index of an entry. An entry is a value that a fusion reads from outside."""
 
 
 def entry(number: int) -> Source:
@@ -42,7 +42,8 @@ def entry(number: int) -> Source:
 ENTRY = entry(0)
 """The source of the first entry."""
 PARTS = 4
-"""Number of parts of a squeeze-and-excite layer: the mean, two products, and the scaling."""
+"""Number of parts of a squeeze-and-excite layer: the mean, two 1x1 convolutions, and the
+scaling."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,14 @@ class FusionProblem(Problem):
                                      f"{source} is {self.spec(source)}")
 
     def spec(self, source: Source) -> TensorSpec:
-        """Return the spec of the value at a source."""
+        """Return the spec of the value with a given source."""
         if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
         part, index = self.reader(source)
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Return the first part that reads an entry, and the input's index there."""
+        """Return the first part that reads an entry, and the index of the part's input."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
@@ -130,10 +131,9 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The value facts of the entries.
+        """The value facts of the entries; empty if nothing is known of any entry.
 
-        They are those of the first part that reads each entry; empty if nothing is known of any
-        entry.
+        Each entry's facts are those of the first part that reads the entry.
         """
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
@@ -153,7 +153,7 @@ def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, 
 def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray],
               of_part: Reference | None = None) -> list[np.ndarray]:
-    """Compute the parts by their references, one after another, in float64.
+    """Compute the parts one after another by their references, in float64.
 
     of_part: function that computes a part instead of its own reference.
     """
@@ -179,9 +179,9 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
 
 @dataclass(frozen=True)
 class PartProblem(FusionProblem):
-    """A part of a network, which a library for networks computes.
+    """A part of a network that is computed by a network library.
 
-    whole: whether the part is the whole network, so that no other layer needs the processors.
+    whole: whether the part is the whole network, so that no other layer needs the CPU cores.
     """
 
     op: ClassVar[str] = "part"
@@ -190,7 +190,8 @@ class PartProblem(FusionProblem):
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Draw inputs of the part.
 
-        If the problem that reads an input overrides `example_inputs`, that method draws the input.
+        If the first problem that reads an input overrides `example_inputs`, its method draws the
+        input.
         """
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
@@ -261,11 +262,11 @@ def is_image_mean(part: Problem) -> bool:
 class SqueezeExciteLayer:
     """A squeeze-and-excite layer.
 
-    It scales each channel of an image by a number, the channel's gate. Two small products compute
-    the gates from the means of all channels.
+    The layer multiplies each channel of an image by a number, the channel's gate. Two small 1x1
+    convolutions compute the gates from the means of all channels.
 
-    squeeze: the product that computes the squeezed channels from the means.
-    excite: the product that computes the gates from the squeezed channels.
+    squeeze: the convolution that computes the squeezed channels from the means.
+    excite: the convolution that computes the gates from the squeezed channels.
     scale: the expression that scales an element of the image. Its first operand is the gate of the
     element's channel; its further operands are the elements of other tensors at the same index.
     tensors: the sources of the other tensors.
@@ -283,12 +284,12 @@ class SqueezeExciteLayer:
 
     @property
     def squeezed(self) -> int:
-        """Number of squeezed channels: results of the first product."""
+        """Number of squeezed channels: output channels of `squeeze`."""
         return self.squeeze.out_channels
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Return PARTS parts of a fusion as a squeeze-and-excite layer, or None.
+    """Return PARTS parts of a fusion as a squeeze-and-excite layer; None if they are none.
 
     first: index of the first part.
     x: source of the image.
@@ -309,7 +310,7 @@ def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExcite
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
-    """Return the scaling of an element and the other tensors.
+    """Return the scaling of an element as an epilogue, and the sources of the other tensors.
 
     None if the element or its gate is not read exactly once, or if a tensor is read twice.
     """
@@ -331,8 +332,8 @@ def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
     """Split an epilogue into its bias and the other steps.
 
     Returns the index of the channel operand that the first step adds, and the epilogue without this
-    step. Returns None and the whole epilogue if the first step is not such an addition, or if the
-    value before the addition is an output or is read again.
+    step. Returns None and the whole epilogue if the first step does not add a channel operand, or
+    if the value before the addition is an output or is read again.
     """
     expression, operands = epilogue.expression, epilogue.operands
     steps = expression.steps

@@ -33,7 +33,7 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 
 
 class NumpyGather(HostAlgorithm):
-    """Gathering by numpy.take.
+    """Gathering with numpy.take.
 
     Raises InputError for an index out of range.
     """

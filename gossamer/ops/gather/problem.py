@@ -14,14 +14,13 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class GatherProblem(Problem):
-    """Slices of a tensor by their indices along an axis.
+    """Slices of a tensor, selected by indices along an axis.
 
     output[a..., i..., b...] = data[a..., indices[i...], b...]
 
     data: spec of the tensor.
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
-    out of range the host raises an error, while kernels clamp the index, because they cannot raise
-    errors.
+    out of range the host raises an error; kernels cannot raise errors, and clamp the index.
     axis: index of the axis, from 0.
     constants: indices of the operands that are constants, 0 for `data` and 1 for `indices`; the
     weights hold them as `operand0` and `operand1`.

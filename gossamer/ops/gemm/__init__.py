@@ -4,7 +4,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # the algorithms take long to import, and most code needs only the problem
+    # imported on first use: the algorithms take long to import, and most code needs only the
+    # problem
     if name != "OP":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gossamer.ops.gemm.op import OP

@@ -39,19 +39,19 @@ TILES = (
     Tile(32, 1, 4, 1, 4),
     Tile(64, 1, 4, 1, 8),
 )
-"""Tiles for products of one row, of a few rows and of many rows. The rows of a product are the
-columns of an image of height 1."""
+"""Tiles for products with one row, with a few rows and with many rows. The rows of a product become
+the columns of an image of height 1."""
 
 
 class _BinaryGemm(ConvolutionGemm):
-    """A binary convolution, applied to images of one pixel."""
+    """A product by a binary convolution of images of one pixel."""
 
     exact = True
     _layout = "NCHW"
 
 
 class HostPopcountGemm(_BinaryGemm):
-    """The binary convolution on the host, applied to images of one pixel."""
+    """A product by the binary convolution on the host, of images of one pixel."""
 
     name = "host_popcount"
     _convolution = HostPopcount()
@@ -67,7 +67,7 @@ class HostPopcountGemm(_BinaryGemm):
 
 
 class HostDirectPopcountGemm(host_direct.PopcountCode):
-    """Generated code for signs; the rows are the pixels of one image."""
+    """Generated code for products of signs; the rows are the pixels of one image."""
 
     op = "gemm"
 
@@ -90,21 +90,21 @@ class HostDirectPopcountGemm(host_direct.PopcountCode):
 
 
 class WidePopcountGemm(_BinaryGemm):
-    """The binary kernel for processors, applied to images of one pixel."""
+    """A product by the binary kernel for CPUs, of images of one pixel."""
 
     name = "wide_popcount"
     _convolution = WidePopcount()
 
 
 class BitTensorCoreGemm(_BinaryGemm):
-    """The binary kernels on tensor cores, applied to images of one pixel."""
+    """A product by the binary kernels on tensor cores, of images of one pixel."""
 
     name = "bit_tensor_core"
     _convolution = BitTensorCore()
 
 
 class PopcountGemm(Algorithm):
-    """The binary kernel popcount; the rows are the pixels of one image."""
+    """A product by the binary kernel popcount; the rows are the pixels of one image."""
 
     op = "gemm"
     name = "popcount"
@@ -134,6 +134,6 @@ class PopcountGemm(Algorithm):
 def _one_image(problem: GemmProblem) -> Conv2dProblem:
     """Return the product as a convolution of one image of height 1.
 
-    The columns of the image are the rows of the product.
+    The rows of the product become the columns of the image.
     """
     return replace(pointwise(problem), batch=1, width=problem.rows)

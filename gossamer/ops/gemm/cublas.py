@@ -1,4 +1,4 @@
-"""Matrix products with constant weights by cuBLAS."""
+"""Matrix products with constant weights, computed by cuBLAS."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gossamer.ops.weights import Weights
 
 
 class CublasGemm(Algorithm):
-    """A product by cuBLAS.
+    """A product computed by cuBLAS.
 
-    cuBLAS fuses the epilogues that it supports; a separate kernel applies all others.
+    If cuBLAS does not support the epilogue, a separate kernel applies it.
     """
 
     op = "gemm"
@@ -93,10 +93,10 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """Return the product and the epilogue that cuBLAS fuses.
+    """Return the product for cuBLAS, and the epilogue that cuBLAS fuses.
 
-    The product is transposed because cuBLAS is column-major. The epilogue is None if cuBLAS does
-    not support it or has no algorithm for it.
+    The product is transposed, because matrices are column-major in cuBLAS. The epilogue is None if
+    cuBLAS does not support the epilogue or has no algorithm for the product with it.
     """
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,

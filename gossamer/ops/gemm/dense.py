@@ -1,7 +1,7 @@
 """Matrix products with dense weights.
 
 The algorithms are kernels of 1x1 convolutions, kernels for few rows and for large matrices, the
-product of a published convolution in OpenCL (docs/algorithms.md), and BLAS on the host.
+matrix product of a published OpenCL convolution (docs/algorithms.md), and BLAS on the host.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows that is assumed to list the configs of host products, which are numbers of
-threads. The actual number depends on the batch size, on which configs must not depend."""
+"""Number of rows assumed when the configs of host products (numbers of threads) are listed. The
+actual number of rows depends on the batch size, but configs must not."""
 
 
 class ConvolutionGemm(Algorithm):
@@ -60,7 +60,7 @@ class ConvolutionGemm(Algorithm):
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # for a matrix NHWC and NCHW are the same layout
+        # matrices have no pixels, so NHWC and NCHW give the same variant, which is listed only once
         return iter(dict.fromkeys(map(_of_matrices, self._convolution.variants(
             pointwise(problem), device))))
 
@@ -82,13 +82,13 @@ class ConvolutionGemm(Algorithm):
         return State(problem, variant, device, state.launches)
 
     def _of_images(self, variant: Variant) -> Variant:
-        """Return a variant with each matrix as images of one pixel."""
+        """Return a variant with matrices replaced by images of one pixel."""
         return _with_specs(variant, lambda spec: TensorSpec((*spec.shape, 1, 1), replace(
             spec.format, layout=spec.layout if spec.format.is_packed else self._layout)))
 
 
 def _of_matrices(variant: Variant) -> Variant:
-    """Return a variant with images of one pixel as matrices."""
+    """Return a variant with images of one pixel replaced by matrices."""
     return _with_specs(variant, lambda spec: TensorSpec(spec.shape[:2], replace(
         spec.format, layout=spec.layout if spec.format.is_packed else ROW_MAJOR)))
 
@@ -99,7 +99,7 @@ def _with_specs(variant: Variant, changed: Callable[[TensorSpec], TensorSpec]) -
 
 
 class WideProduct(ConvolutionGemm):
-    """The product of wide_gemm, in vector registers of processors."""
+    """The product of wide_gemm, for the vector registers of CPUs."""
 
     name = "wide_gemm"
     _convolution = WideGemm()
@@ -120,10 +120,10 @@ class MmaGemm(ConvolutionGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows.
+    """A product with at most four rows.
 
-    Each work-group computes one column of the result. The kernel is memory-bound: it takes as long
-    as reading the weights.
+    Each work-group computes one column of the result. The kernel is memory-bound: its time is that
+    of reading the weights.
     """
 
     op = "gemm"
@@ -178,7 +178,7 @@ class FewRows(Algorithm):
 
 
 class HostGemm(Algorithm):
-    """A product by numpy.matmul."""
+    """A product with numpy.matmul."""
 
     op = "gemm"
     name = "host_gemm"
@@ -215,14 +215,14 @@ _LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in 
     (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
     (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 ))
-"""The configs; large.cl documents the keys. On an H200 the first config is the fastest with CUDA,
-and one of the last two with OpenCL."""
+"""The configs; the keys are described in large.cl. On an H200 the first config is the fastest with
+CUDA, and one of the last two is the fastest with OpenCL."""
 _LEAST = 128
-"""The minimum number of rows and of columns: with fewer, much of a tile would be empty."""
+"""Minimum number of rows and of columns; with fewer, much of a tile would be empty."""
 
 
 class LargeGemm(Algorithm):
-    """Tiles of 128 x 128 or more, with 128 results per work-item.
+    """A product in tiles of 128 x 128 or more, with 128 results per work-item.
 
     The tiles are swizzled in shared memory.
     """
@@ -262,8 +262,8 @@ class LargeGemm(Algorithm):
             "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            # with bounds checks the registers of a multiprocessor do not suffice for two
-            # work-groups
+            # kernels with bounds checks need more registers, so that only one work-group fits on
+            # a multiprocessor
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
@@ -286,13 +286,13 @@ def _large_configs(device: Device) -> list[tuple[tuple[str, int], ...]]:
 
 
 def _large_bytes(config: tuple[tuple[str, int], ...]) -> int:
-    """Return the bytes of shared memory of a work-group."""
+    """Return the bytes of shared memory per work-group."""
     sizes = dict(config)
     return 4 * sizes["tiles"] * sizes["tile_k"] * (sizes["tile_m"] + sizes["tile_n"])
 
 
 class PublishedGemm(Algorithm):
-    """Tiles of 64 x 64 in shared memory, with 8 x 4 results per work-item.
+    """A product in tiles of 64 x 64 in shared memory, with 8 x 4 results per work-item.
 
     A separate kernel applies the epilogue.
     """
@@ -327,7 +327,7 @@ class PublishedGemm(Algorithm):
 
 
 def packed_by_depth(weights: Weights) -> Buffer:
-    """Return the weights as float32 (K, columns)."""
+    """Return the weights as float32 (depth, columns)."""
     return weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
         np.asarray(arrays["weight"], np.float32).T))
 

@@ -1,7 +1,8 @@
-"""Products of nonzero weights on processors, compiled by LLVM.
+"""Products with pruned weights on CPUs, compiled by LLVM.
 
-The transposed matrix is an image of one row whose pixels are the rows of the matrix. The product is
-a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result is transposed back.
+The input matrix is transposed to an image in NCHW of height 1, whose pixels are the rows of the
+matrix. The product is then a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result
+is transposed back.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from gossamer.ops.weights import Weights
 
 
 class HostDirectGemm(GeneratedCode):
-    """A matrix product by code generated for this processor.
+    """A matrix product by code generated for this CPU.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
-    whose weights for this input are all zero.
+    Zero weights are skipped: a NaN or infinity in the input does not propagate to results whose
+    weights for this input are zero.
     """
 
     op = "gemm"
@@ -84,7 +85,7 @@ class _Work(NamedTuple):
     """The data of a launch.
 
     image: the pointwise convolution.
-    there, back: the transpositions of the matrix and of the result, without their arguments.
+    there, back: the jobs that transpose the input and the result, without their arguments.
     """
 
     image: State
@@ -94,15 +95,15 @@ class _Work(NamedTuple):
 
 
 def _input_bytes(image: Any, device: Device) -> int:
-    """Return the transposed matrix's size in bytes."""
+    """Return the size of the transposed matrix in bytes, rounded up to the device's alignment."""
     nbytes: int = image.inputs[0].nbytes
     return -(-nbytes // device.alignment) * device.alignment
 
 
 def _convolution(problem: GemmProblem) -> Conv2dProblem:
-    """Return the convolution of the transposed matrix.
+    """Return the product as a convolution of the transposed matrix.
 
-    The matrix is padded with rows of zeros to whole vectors.
+    The rows of the matrix are padded with rows of zeros to a multiple of the vector length.
     """
     lanes = native.processor().lanes
     return Conv2dProblem(1, problem.depth, 1, -(-problem.rows // lanes) * lanes, problem.columns,

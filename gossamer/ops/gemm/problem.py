@@ -20,12 +20,13 @@ from gossamer.tensor import TensorSpec, default_spec
 class GemmProblem(Problem):
     """The product of a run-time matrix and constant weights.
 
-    y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
+    y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where column j is a
+    channel of the epilogue.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
 
     facts: value facts of each run-time input; empty if nothing is known.
-    result: value facts of the output if it has few different values; else REAL.
+    result: value facts of the output if it has few distinct values; else REAL.
     """
 
     op: ClassVar[str] = "gemm"

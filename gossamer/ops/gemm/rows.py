@@ -1,8 +1,8 @@
-"""Products of few rows on processors, by code generated through LLVM.
+"""Products with few rows on CPUs, by code generated through LLVM.
 
-The accumulators of a panel's columns stay in registers for all rows, as in K. Goto and R. van de
-Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008). Each weight is
-read only once.
+The weights are divided into panels of columns. The accumulators of a panel for all rows stay in
+registers, as in K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(ACM TOMS 34(3), 2008). Each weight is read only once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gossamer.ops.weights import Weights, WeightsInfo
 
 _MOST_ROWS = 8
 _MOST_VECTORS = 8
-"""Maximum number of vectors in a row of a panel."""
+"""Maximum number of vectors per row of a panel."""
 
 
 class HostDirectRows(GeneratedCode):
-    """The product of up to 8 rows; small products run on the caller's thread."""
+    """A product with up to 8 rows; small products run on the caller's thread."""
 
     op = "gemm"
     name = "host_direct_dense"
@@ -92,7 +92,7 @@ def _row(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 class _Work(NamedTuple):
     """The data of a launch.
 
-    operands: the epilogue's operands: constants, and None for a run-time input.
+    operands: for each operand of the epilogue the constant, or None for a run-time input.
     """
 
     code: Function

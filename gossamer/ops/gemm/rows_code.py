@@ -1,4 +1,4 @@
-"""Code of matrix products with few rows on processors; see rows.py."""
+"""Generate the code of matrix products with few rows on CPUs; see rows.py."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, Loop, integ
 from gossamer.ops.gemm.problem import GemmProblem
 
 _SUMS = 8
-"""Accumulators that a processor adds to concurrently: an addition takes four cycles, and two begin
-in each cycle."""
+"""Number of independent accumulators that keep a CPU core's adders busy: an addition has a latency
+of four cycles, and two additions begin per cycle."""
 
 
 def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
-    """Return a module with the function "product"; each task computes a panel.
+    """Return an LLVM module with the function "product", each task of which computes a panel.
 
-    The arguments are the addresses of the rows, of the output, of the panels (panels, depth,
-    vectors * lanes), and of the operands.
+    The arguments are the addresses of the input, of the output, of the weights (panels, depth,
+    vectors * lanes), and of the epilogue's operands.
     """
     module = ir.Module()
     code = Code(module, "product", [POINTER, INT64, INT64, POINTER])
@@ -33,7 +33,7 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
     whole = problem.columns // (vectors * lanes)
 
     def products(step: Loop, panel: Any, offset: int) -> list[Any]:
-        """Return the sums for one unrolled step."""
+        """Emit one unrolled step over the depth, and return the updated sums."""
         k = b.add(step.index, integer(offset))
         weight_row = code.at(panel, b.mul(k, integer(vectors * size)))
         weights = [code.load(vector(lanes), weight_row, index * size) for index in range(vectors)]
@@ -44,7 +44,10 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
                 for index in range(vectors)]
 
     def panel(task: Any, columns: int) -> list[Any]:
-        """Write the columns of a panel that exist."""
+        """Emit code that computes a panel and stores its first `columns` columns.
+
+        The last panel may have padding columns.
+        """
         source = code.at(panels, b.mul(task, integer(problem.depth * vectors * size)))
         middle = problem.depth // together * together
         with code.loop(0, middle, together, zeros * together) as step:

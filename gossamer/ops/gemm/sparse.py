@@ -1,8 +1,8 @@
 """Products with pruned weights in CSR.
 
-The algorithms are a kernel for few rows, and SciPy on the host. A product of few rows is
-memory-bound: it takes as long as reading its weights. A nonzero with a 16-bit column index has 6
-bytes, while a dense weight has 4.
+The algorithms are a kernel for few rows, and SciPy on the host. A product with few rows is
+memory-bound: its time is that of reading the weights. A nonzero weight with a 16-bit column index
+takes 6 bytes, while a dense weight takes 4.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("sparse_rows.cl")
 _SHORT_DEPTH = 2**16
-"""The largest depth for which column indices fit 16 bits."""
+"""Maximum depth for which column indices fit 16 bits."""
 
 
 class SparseRows(Algorithm):
-    """A product of few rows that skips zero weights.
+    """A product with few rows that skips zero weights.
 
-    A NaN or infinity of the input does not reach results for which its weights are zero.
+    A NaN or infinity in the input does not propagate to results whose weights for this input are
+    zero.
     """
 
     op = "gemm"
@@ -94,7 +95,7 @@ class SparseRows(Algorithm):
 
 
 class SparseGemm(Algorithm):
-    """A product by SciPy; like sparse_rows it skips zero weights."""
+    """A product with SciPy, which skips zero weights like sparse_rows."""
 
     op = "gemm"
     name = "sparse_gemm"

@@ -1,4 +1,4 @@
-"""Code that transposes matrices on processors."""
+"""Generate code that transposes matrices on CPUs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gossamer.device.native.code import INT32, INT64, POINTER, Code, integer, ve
 
 
 def transposing(height: int, width: int, source_row: int, target_row: int, lanes: int) -> str:
-    """Return a module with the function "transpose".
+    """Return an LLVM module with the function "transpose".
 
     Each task transposes `lanes` columns. The arguments are the addresses of the matrix (height,
-    width), and of the transposed one. If rows of the target are long enough, they are padded with
-    zeros to a multiple of `lanes`.
+    width) and of the transposed matrix. Rows of the transposed matrix are padded with zeros to a
+    multiple of `lanes` if `target_row` leaves room for them.
 
-    source_row, target_row: floats from one row to the next.
+    source_row, target_row: distance between consecutive rows, in floats.
     """
     module = ir.Module()
     code = Code(module, "transpose", [POINTER, INT64, INT64, POINTER])
@@ -26,9 +26,9 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
     whole = -(-height // lanes) * lanes
 
     def block(row: Any, column: Any, rows: int, columns: int) -> None:
-        """Emit code that transposes a square.
+        """Emit code that transposes a block of `lanes` x `lanes` elements.
 
-        rows, columns: those that exist.
+        rows, columns: numbers of rows and columns of the block that are inside the matrix.
         """
         b = code.builder
         start = b.mul(b.add(b.mul(row, integer(source_row)), column), integer(4))
@@ -66,9 +66,10 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
 
 
 def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:
-    """Return the columns of a square.
+    """Return the columns of a square block, given its rows.
 
-    The rows of its upper half are interleaved with those of its lower half, log2(lanes) times.
+    Each row of the upper half is interleaved with the matching row of the lower half; this step is
+    done log2(lanes) times.
     """
     half = lanes // 2
     low, high = (ir.Constant(ir.VectorType(INT32, lanes), [

@@ -22,13 +22,13 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("one_pass.cl")
 _GROUP = 256
 _MOST_VECTORS = 16
-"""The most vectors that a work-item keeps in registers."""
+"""Maximum number of vectors that a work-item keeps in registers."""
 _MOST_ELEMENTS = 32
-"""The most elements that a work-item without vectors keeps in registers."""
+"""Maximum number of elements that a work-item keeps in registers if it loads no vectors."""
 _GROUPS_OF_A_UNIT = 16
-"""The most work-groups of a launch per compute unit, a rule of thumb that keeps all compute units
-busy until the launch ends. If there are more blocks of rows, a work-group normalises several of
-them, and reads scale and bias from the cache after the first."""
+"""Maximum number of work-groups per compute unit and launch, a rule of thumb that keeps all compute
+units busy until the launch ends. If there are more blocks of rows than work-groups, a work-group
+normalises several blocks, and reads scale and bias from the cache after the first."""
 
 
 class NumpyLayerNorm(HostAlgorithm):
@@ -39,9 +39,9 @@ class NumpyLayerNorm(HostAlgorithm):
 
 
 class OnePassLayerNorm(KernelAlgorithm):
-    """One launch in which `lanes` work-items normalise a row together.
+    """One launch in which `lanes` work-items normalise each row together.
 
-    The kernel reads each element from memory only once if these work-items can keep the row in
+    Each element is read from memory only once if the work-items of a row can keep the row in
     registers.
     """
 
@@ -94,8 +94,8 @@ class OnePassLayerNorm(KernelAlgorithm):
 def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] | None:
     """Return the tensor's sizes as (outer, length, inner) in memory.
 
-    `length` is the number of elements of the normalised dimensions. Returns None if they are not
-    adjacent in memory.
+    `length` is the number of elements of the normalised dimensions. Returns None if these
+    dimensions are not adjacent in memory.
     """
     order = [dim for dim in memory_order(spec) if spec.shape[dim] != 1]
     positions = [position for position, dim in enumerate(order) if dim in problem.axes]
@@ -112,8 +112,8 @@ def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] 
 def _vector(spec: TensorSpec, length: int, inner: int) -> int:
     """Return the number of elements that a work-item loads at once.
 
-    It is the largest of 8 (only for float16), 4 and 1 that divides the length of a row, and 1 if
-    rows are not contiguous.
+    The number is the largest of 8 (only for float16), 4 and 1 that divides the length of a row; it
+    is 1 if rows are not contiguous.
     """
     most = 8 if spec.dtype == "float16" else 4
     return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
@@ -126,10 +126,10 @@ def _most_held(vector: int) -> int:
 def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
     """Return candidate numbers of work-items per row, the best expected first.
 
-    Two vectors per work-item keep enough loads in flight, and leave few work-items idle at the end
-    of a row. Up to 32 work-items of a row form one warp, which sums without shared memory. If
-    `inner` is more than 1, a row has at most 16 work-items, so that a work-group computes at least
-    16 neighbouring rows and loads whole memory sectors.
+    With two vectors per work-item, enough loads are in flight and few work-items are idle at the
+    end of a row. Up to 32 work-items per row belong to one warp, which sums without shared memory.
+    If rows are not contiguous (`inner` > 1), a row has at most 16 work-items, so that a work-group
+    computes at least 16 neighbouring rows and loads whole memory sectors.
     """
     sizes = _sizes(problem, spec)
     assert sizes is not None  # variants() skips layouts for which _sizes returns None
@@ -151,10 +151,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
-    """Return a weight on the device.
-
-    Its dimensions are ordered as in the input's memory.
-    """
+    """Return a weight on the device, with its dimensions in the input's memory order."""
     order = [problem.axes.index(dim) for dim in memory_order(spec) if dim in problem.axes]
     key = f"{name} {problem.normalised_shape} in the order {order}"
     return weights.packed(key, lambda arrays: np.ascontiguousarray(

@@ -20,7 +20,7 @@ class LayerNormProblem(UnaryProblem):
     y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with mean and variance over the
     normalised dimensions. An RMS norm subtracts no mean, and its variance is the mean square of x.
 
-    The weights `scale` and `bias` have the sizes of the normalised dimensions.
+    The weights `scale` and `bias` have the shape of the normalised dimensions.
 
     axes: indices of the normalised dimensions, from 0, in ascending order.
     epsilon: number that is added to the variance.

@@ -21,26 +21,27 @@ _SOURCE = Path(__file__).with_name("mma.cu")
 _CHUNK = 16
 """Bytes of the widest asynchronous copy."""
 _STEP = 32
-"""Bytes of K that one instruction multiplies."""
+"""Bytes along K that one mma instruction multiplies."""
 _NARROW_COPIES, _LOADS = 8, 8
-"""Copies of less than 16 bytes, and loads of single elements, that a multiprocessor issues per
-cycle; rules of thumb."""
+"""Numbers of copies of less than 16 bytes, and of loads of single elements, that a multiprocessor
+issues per cycle; rules of thumb."""
 _STORE = 0.14
-"""Cycles to move one sum through shared memory and store it in a vector."""
+"""Cycles per sum for moving it through shared memory and storing it as part of a vector."""
 _TILE = 245
-"""Cycles of a tile in addition to its stages."""
+"""Cycles per tile in addition to those of its stages."""
 
 
 @dataclass(frozen=True)
 class MatmulTile:
     """The sizes of a work-group's tile.
 
-    tile_m, tile_n: rows and columns of results of a work-group.
+    tile_m, tile_n: numbers of rows and columns of results per work-group.
     warps_m, warps_n: numbers of warps among which the rows and the columns are divided.
     warps_k: number of warps among which K is divided.
-    steps: number of steps of a stage, each of 32 bytes of K.
+    steps: number of steps per stage, each of 32 bytes along K.
     slots: number of stages that shared memory holds.
-    blocks_per_unit: number of work-groups per multiprocessor that the compiler must allow.
+    blocks_per_unit: number of work-groups per multiprocessor for which the compiler must leave
+    registers.
     """
 
     tile_m: int
@@ -54,7 +55,7 @@ class MatmulTile:
 
     @property
     def work_group(self) -> int:
-        """Number of work-items of a work-group."""
+        """Number of work-items per work-group."""
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
 
@@ -74,7 +75,7 @@ TILES = (
     MatmulTile(128, 64, 4, 2, blocks_per_unit=2),
     MatmulTile(128, 128, 4, 2, blocks_per_unit=1),
 )
-"""The candidate tiles; the first ones divide K among several warps."""
+"""The candidate tiles; those with `warps_k` > 1 come first."""
 
 
 class MmaMatmul(DeviceMatmul):
@@ -125,14 +126,14 @@ class MmaMatmul(DeviceMatmul):
 
 
 def _itemsize(variant: Variant) -> int:
-    """Return the bytes of an element of the operands."""
+    """Return the size of an operand's element in bytes."""
     return 2 if variant.precision == "fp16" else 4
 
 
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
     """Return for a and for b whether K is the contiguous dimension.
 
-    A matrix of one row or column can be read either way, and counts as contiguous along K.
+    For a matrix with one row (a) or one column (b) both are true, and K is chosen.
     """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)
@@ -148,7 +149,7 @@ def _line_lengths(problem: MatmulProblem) -> tuple[int, int]:
 def _at_once(length: int, itemsize: int) -> int:
     """Return the number of elements that can be copied at once.
 
-    Lines of `length` elements must begin at a multiple of their bytes.
+    All lines of `length` elements must begin at a multiple of the copy's size.
     """
     return math.gcd(length, _CHUNK // itemsize)
 
@@ -171,14 +172,15 @@ def _source(problem: MatmulProblem, variant: Variant) -> KernelSource:
 
 
 def _stages(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
-    """Return the number of stages of the product of two matrices."""
+    """Return the number of stages into which K is divided."""
     return -(-problem.matrix_a[-1] * itemsize // (tile.steps * _STEP))
 
 
 def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
-    """Return the bytes of shared memory of a work-group.
+    """Return the bytes of shared memory per work-group.
 
-    They hold the lines of several stages, which the sums of all warps overwrite in the end.
+    Shared memory holds the lines of several stages; in the end, the sums of all warps overwrite the
+    lines.
     """
     depth = tile.steps * _STEP // itemsize
     slot = 0

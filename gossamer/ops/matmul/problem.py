@@ -17,15 +17,14 @@ from gossamer.tensor import TensorSpec, default_spec
 class MatmulProblem(Problem):
     """The product a @ b by the rules of NumPy.
 
-    A vector is a row if it is a, and a column if it is b. The dimensions before the last two
-    broadcast.
+    A vector `a` is a row, a vector `b` a column. The dimensions before the last two broadcast.
 
     constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
     them as `operand0` and `operand1`.
-    transposed: indices of the operands to transpose before the product: their last two dimensions
-    are swapped. The specs a and b are those before the transposition.
+    transposed: indices of the operands whose last two dimensions are swapped before the product.
+    The specs `a` and `b` are those before the swap.
 
-    Raises ValueError for shapes that have no product, and for a transposed vector.
+    Raises ValueError if the shapes have no product, or if a vector is transposed.
     """
 
     op: ClassVar[str] = "matmul"

@@ -1,4 +1,4 @@
-"""Matrix products by NumPy, and by tiles in shared memory or registers."""
+"""Matrix products with NumPy, and in tiles in shared memory or registers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SOURCE = Path(__file__).with_name("tiled.cl")
 _WIDE = Path(__file__).with_name("wide.cl")
 _TRANSPOSE = Path(__file__).with_name("transpose.cl")
 _ROWS = 6
-"""Rows of a tile of WideMatmul."""
+"""Number of rows per tile of WideMatmul."""
 _SIDE = 16
-"""Side of the blocks in which WideMatmul transposes b."""
+"""Side of the square blocks in which WideMatmul transposes b."""
 
 LaunchArgument = Argument | Callable[..., Argument]
 """An argument of a launch, or a function that returns the argument at each launch."""
 Batch = list[tuple[int, int, int]]
-"""For each batch dimension, its size and the strides of a and b."""
+"""For each merged batch dimension, its size and the strides of a and b."""
 
 
 class NumpyMatmul(HostAlgorithm):
-    """Products by numpy.matmul."""
+    """Products with numpy.matmul."""
 
     op = "matmul"
 
@@ -67,8 +67,8 @@ class DeviceMatmul(Algorithm):
                   b: LaunchArgument | None = None) -> State:
         """Return a state with one launch of a kernel.
 
-        tile: rows and columns of a tile.
-        strides: kernel arguments for the memory layouts of a and b.
+        tile: numbers of rows and columns per tile.
+        strides: kernel arguments that describe the memory layouts of a and b.
         b: kernel argument for b; by default the operand itself.
         """
         state = State(problem, variant, device)
@@ -94,7 +94,7 @@ class DeviceMatmul(Algorithm):
 
 
 class TiledMatmul(DeviceMatmul):
-    """Products in tiles with operands in shared memory."""
+    """Products in tiles, with the operands in shared memory."""
 
     name = "tiled"
 
@@ -116,9 +116,9 @@ class TiledMatmul(DeviceMatmul):
 
 
 class WideMatmul(DeviceMatmul):
-    """Products in tiles with sums in the vector registers of a processor.
+    """Products in tiles, with the sums in the vector registers of a CPU.
 
-    On processors, `tiled` spends most of its time in barriers.
+    On CPUs, the algorithm `tiled` would spend most of its time in barriers.
     """
 
     name = "wide"
@@ -170,7 +170,7 @@ def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
-    # only the batch strides are used, which transposition does not change
+    # only the batch strides are used, which do not depend on whether the matrices are transposed
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

@@ -1,8 +1,9 @@
 """Nodes of an ONNX file, computed by ONNX Runtime on the host.
 
-For tensors without elements, ONNX Runtime refuses some models, and on others it ends the process or
-hangs. ONNX's reference implementation computes such models. The reference of the op is ONNX Runtime
-without graph optimisations, because no other dependency of gossamer computes every operator.
+If tensors have no elements, ONNX Runtime rejects some models, and with others it ends the process
+or hangs. ONNX's reference implementation computes these models instead. The reference of the op is
+ONNX Runtime without graph optimisations, because no other dependency of gossamer computes every
+operator.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from gossamer.ops.weights import Weights
 
 _FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
 """Operators with which ONNX Runtime may end the process or hang if a tensor has no elements. ONNX's
-reference implementation computes all of them."""
+reference implementation computes all these operators."""
 
 
 class OnnxRuntimePart(HostAlgorithm):
-    """The nodes of a part as one model of ONNX Runtime."""
+    """The nodes of a part, run as one model by ONNX Runtime."""
 
     op = "onnx_part"
     name = "onnxruntime"
@@ -65,10 +66,9 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Return the session of a part, or an EmptyPart.
+    """Return what runs a part: an EmptyPart if any tensor has no elements, else a session.
 
-    The result is an EmptyPart if any tensor has no elements. The parameters are those of
-    session_of().
+    The parameters are those of session_of().
     """
     fatal = fatal_node(parsed(weights[MODEL].tobytes()),
                        [spec.shape for spec in problem.operands], constants_of(problem, weights))
@@ -89,7 +89,7 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 
     Raises UnsupportedError if ONNX Runtime cannot run the part.
 
-    threads: number of threads of an operator.
+    threads: number of threads per operator.
     optimised: whether ONNX Runtime may optimise the model.
     shaped: whether the session accepts only inputs of the problem's shapes.
     """
@@ -101,7 +101,7 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the outputs of a part after checking their shapes.
 
-    Raises InputError if the shape of an output is not that of the problem.
+    Raises InputError if the shape of an output is not the one that the problem states.
     """
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
@@ -113,7 +113,7 @@ def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.
 class EmptyPart:
     """A part that reads or computes tensors without elements.
 
-    session: the part's session; None if ONNX Runtime refuses the part.
+    session: the part's session; None if ONNX Runtime rejects the part.
     fatal: the result of fatal_node().
     """
 
@@ -127,7 +127,7 @@ class EmptyPart:
     def run(self, inputs: Sequence[np.ndarray]) -> list[Any]:
         """Return the outputs.
 
-        Raises InputError if they cannot be computed.
+        Raises InputError if the outputs cannot be computed.
         """
         if is_result_empty(self._problem):
             return [np.empty(spec.shape, spec.dtype) for spec in self._problem.outputs]
@@ -143,14 +143,14 @@ def is_result_empty(problem: OnnxPartProblem) -> bool:
 
 def constants_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]
                  ) -> dict[int, np.ndarray]:
-    """Return the constant operands by their indices."""
+    """Return the constant operands by index."""
     return {index: weights[f"operand{index}"] for index in problem.constants}
 
 
 def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[Any]:
     """Return the values of all inputs of a model, in order.
 
-    constants: values of the constant inputs by their indices.
+    constants: values of the constant inputs by index.
     inputs: values of the other inputs, in order.
     """
     given = iter(inputs)
@@ -160,13 +160,13 @@ def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[A
 
 def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[Any],
               session: Session | None, fatal: str) -> list[Any]:
-    """Return the outputs of a model for inputs without elements.
+    """Return the outputs of a model with tensors that have no elements.
 
-    ONNX's reference implementation computes them if ONNX Runtime refuses the inputs or might end
-    the process. Raises InputError if the reference implementation fails.
+    ONNX's reference implementation computes the outputs if ONNX Runtime rejects the inputs or might
+    end the process. Raises InputError if the reference implementation fails.
 
-    values: values of all inputs of the model.
-    inputs: inputs of the session.
+    values: values of all inputs of the model, including constants.
+    inputs: values of the inputs of the session.
     session, fatal: as for EmptyPart.
     """
     # onnx.reference is slow to import, and few networks need it
@@ -191,10 +191,9 @@ def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[An
 
 def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
                constants: Mapping[int, np.ndarray]) -> str:
-    """Return an operator with which ONNX Runtime may end the process.
+    """Return the first operator with which ONNX Runtime may end the process; "" if there is none.
 
-    It is an operator of _FATAL that reads or computes a tensor without elements; "" if there is
-    none.
+    These are the operators of _FATAL that read or compute a tensor without elements.
 
     shapes: shapes of the model's inputs; None for inputs that are not tensors.
     constants: as for Session.
@@ -206,7 +205,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
     model.graph.initializer.extend(
         numpy_helper.from_array(array, model.graph.input[index].name)
         for index, array in constants.items() if array.size <= MOST_PARAMETERS)
-    # ONNX Runtime will report what onnx cannot infer
+    # a failure of the inference is ignored: ONNX Runtime will report the reason
     with suppress(Exception):
         model = infer_shapes(model, data_prop=True)
     empty = {info.name for info in (*model.graph.input, *model.graph.value_info,
@@ -214,7 +213,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
              if any(dim.HasField("dim_value") and not dim.dim_value
                     for dim in info.type.tensor_type.shape.dim)}
     outer = [*model.graph.node]
-    # shapes within branches and functions are unknown, and count as possibly empty
+    # shapes within branches and functions are unknown, so their tensors may have no elements
     return next((quoted(node.op_type)[1:-1] for node in nodes_of(model)
                  if node.op_type in _FATAL and empty and (
                      node not in outer or empty.intersection((*node.input, *node.output)))), "")

@@ -1,10 +1,10 @@
-"""Makes models of ONNX Runtime propagate NaN.
+"""Make ONNX models propagate NaN in ONNX Runtime.
 
-ONNX Runtime ignores NaN in maxima, minima, and the indices of these. A model with such operators is
-therefore rewritten to two forms. The first form has an additional output, which is NaN if one of
-these operators has read NaN. It costs little, and keeps the layouts that ONNX Runtime chooses. The
-second form propagates NaN, and runs only if the first one has found NaN. Within subgraphs, whose
-values cannot become outputs, both forms propagate NaN.
+ONNX Runtime ignores NaN in operators that compute a maximum, a minimum or its index. A model with
+such operators is therefore rewritten to two forms. The first form has an additional output, which
+is NaN if one of these operators has read NaN. This output costs little, and does not affect the
+layouts that ONNX Runtime chooses. The second form propagates NaN, and runs only if the first form
+has found NaN. Values within subgraphs cannot become outputs; there, both forms propagate NaN.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
 _POSITIONS = frozenset(("ArgMax", "ArgMin"))
 _WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
-"""Operators that lose NaN in one type only. Both forms of a model propagate NaN through them."""
+"""Operators that lose NaN in one type only. Both forms of a model propagate NaN through these
+operators."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))
 _FIRST_OPSET = 9
 """The first opset of ONNX with both IsNaN and Where."""
 _MOST_PIXELS = 2.0**30
-"""An upper bound of the pixels of an image."""
+"""An upper bound of the number of pixels of an image."""
 _PREFIX = "gossamer/nan"
 
 
 def losing_nan(model: onnx.ModelProto) -> bool:
-    """Return whether ONNX Runtime may lose NaN in a model."""
+    """Return whether ONNX Runtime might not propagate NaN in a model."""
     return _opset(model) >= _FIRST_OPSET and _loses(nodes_of(model))
 
 
 def watch(model: onnx.ModelProto) -> bool:
     """Rewrite a model to its first form.
 
-    Returns whether the model has an additional output; without one it already propagates NaN.
+    Returns whether the additional output was necessary; if not, the rewritten model propagates NaN.
     """
     rewriter = _Rewriter(model)
     watched = rewriter.rewrite(model.graph, keeps_watched=True)
@@ -89,10 +90,11 @@ class _Rewriter:
         """Make the nodes of a graph and of its subgraphs propagate NaN.
 
         inferred: this graph with the types that ONNX's inference found.
-        outer: types of the values around the graph.
-        keeps_watched: whether to keep the nodes of the graph itself that must be watched.
+        outer: types of the values of the enclosing graphs.
+        keeps_watched: whether nodes of the graph itself are kept if their inputs can be watched
+        instead; nodes of subgraphs are always rewritten.
 
-        Returns the values that must be watched, each with a node that reads it.
+        Returns the values that must be watched for NaN, each with a node that reads the value.
         """
         inferred = inferred or self._inferred
         types = _types(inferred, outer or {})
@@ -109,7 +111,8 @@ class _Rewriter:
                 nodes.append(node)
             elif is_watched and keeps_watched:
                 nodes.append(node)
-                # a NaN that another such node has lost is already found at that node's input
+                # no need to watch the output of another watched node: a NaN that this node has lost
+                # is found at its input
                 if node.input[0] not in lost:
                     watched.setdefault(node.input[0], node)
                 lost.update(node.output[:1])
@@ -124,8 +127,8 @@ class _Rewriter:
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
         """Add an output that is NaN if a watched value has NaN.
 
-        It may also be NaN if a value has, or may have, infinities. For images a mean over the
-        pixels keeps the layout that ONNX Runtime has chosen.
+        The output may also be NaN if a value has, or may have, infinities. Images are summed with a
+        mean over the pixels, which works in the layout that ONNX Runtime has chosen.
         """
         write, types = self._writer.node, _types(self._inferred, {})
         producers = {output: node for node in self._graph.node for output in node.output}
@@ -152,7 +155,7 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # if an upper bound of the sums is infinite, its product with zero is NaN
+            # a bound is infinite or NaN if a watched sum may be; its product with zero is then NaN
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)
@@ -162,8 +165,8 @@ class _Rewriter:
                  ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
         """Find the values from which NaN in images can originate.
 
-        Yields (value, None), or (input of a convolution, convolution) if the smaller input of the
-        convolution is watched instead of its output.
+        Yields (value, None) if the value itself is to be watched, and (input of a convolution,
+        convolution) if the convolution's input is smaller than its output and is watched instead.
         """
         node = producers.get(value)
         if node is not None and node.op_type in ("Relu", "Concat"):
@@ -175,7 +178,7 @@ class _Rewriter:
             yield value, None
 
     def _enlarges(self, convolution: onnx.NodeProto) -> bool:
-        """Return whether a convolution's output is known to exceed its input in size."""
+        """Return whether a convolution's output is known to be larger than its input."""
         shape = self._shapes.get(convolution.input[1], ())
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in convolution.attribute}
@@ -183,7 +186,7 @@ class _Rewriter:
             given.get("strides", ()))
 
     def _size(self, value: str) -> str:
-        """Add nodes for the sum of the magnitudes of a value."""
+        """Add a node for the sum of the magnitudes of a value's elements."""
         return self._writer.node("ReduceL1", [value], keepdims=0)
 
     def _product(self, value: str, number: float) -> str:
@@ -220,7 +223,7 @@ class _Rewriter:
                     "Where", [found, chosen, inner], [output], self._writer.new_name()))
 
     def _any(self, node: onnx.NodeProto, mask: str) -> str:
-        """Add the maximum of a mask along the axis of an ArgMax or ArgMin."""
+        """Add a node for the maximum of a mask along the axis of an ArgMax or ArgMin."""
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in node.attribute}
         axes, keepdims = [given.get("axis", 0)], given.get("keepdims", 1)
@@ -230,13 +233,13 @@ class _Rewriter:
                                  keepdims=keepdims)
 
     def _constant(self, array: np.ndarray) -> str:
-        """Add a constant as a node, which stays within its subgraph."""
+        """Add a constant as a node, so that it belongs to the subgraph that uses it."""
         return self._writer.node("Constant", [], value=numpy_helper.from_array(array))
 
     def _copied(self, node: onnx.NodeProto, operator: str, value: str) -> str:
-        """Add a copy of a node with another operator and first input.
+        """Add a copy of a node with another operator and another first input.
 
-        Returns its first output.
+        Returns the name of the copy's first output.
         """
         other = onnx.NodeProto()
         other.CopyFrom(node)
@@ -250,7 +253,7 @@ class _Rewriter:
 def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
     """Return the types of the values of a graph, by name.
 
-    outer: types of the values around the graph.
+    outer: types of the values of the enclosing graphs.
     """
     return {**outer, **{info.name: info.type.tensor_type.elem_type
                         for info in (*graph.input, *graph.output, *graph.value_info)},

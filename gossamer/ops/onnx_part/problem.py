@@ -12,7 +12,7 @@ from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
 MODEL = "model"
-"""The name of the constant that holds the ONNX model of these nodes, as bytes."""
+"""The name of the constant that holds the ONNX model of the nodes, as bytes."""
 _INDICES = ("int32", "int64")
 """The dtypes of indices in ONNX."""
 
@@ -21,15 +21,15 @@ _INDICES = ("int32", "int64")
 class OnnxPartProblem(Problem):
     """Nodes of an ONNX file that are computed together.
 
-    operands: spec of each input of the model, constants included.
+    operands: spec of each input of the model, including constants.
     results: spec of each output.
     constants: indices of the operands that are constants, stored in the weights as `operand<i>`.
-    The weights hold the model itself, too, under the name MODEL.
-    model_bytes: number of bytes of the model.
+    The weights also hold the model itself, under the name MODEL.
+    model_bytes: size of the model in bytes.
     digest: SHA-256 hash of the model.
-    nodes: for each node, its name in messages, and the reason why gossamer does not compute it.
-    known: integer inputs that follow from shapes, such as the target shape of a Reshape, as (index
-    of the input, values). They depend on the batch size. Nodes may fail for other values.
+    nodes: for each node, its name in messages and the reason why gossamer does not compute it.
+    known: integer inputs that are determined by shapes, such as the target shape of a Reshape, as
+    (index of the input, values). The values depend on the batch size; nodes may fail for others.
     has_float16: whether values within the part are float16.
     """
 
@@ -68,8 +68,9 @@ class OnnxPartProblem(Problem):
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Draw inputs that are valid for the nodes.
 
-        Inputs are drawn as by Problem.example_inputs, with two exceptions. Known inputs have their
-        values. Integers that may be indices are 0 if any dimension of an operand has size 1.
+        Inputs are drawn as by Problem.example_inputs, with two exceptions. Inputs in `known` have
+        the values stated there. Integers that may be indices are 0 if any operand has a dimension
+        of size 1.
         """
         arrays = super().example_inputs(rng)
         if 1 in {size for spec in self.operands for size in spec.shape}:

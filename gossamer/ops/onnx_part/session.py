@@ -30,17 +30,17 @@ _INEXACT = ["ConvMulFusion"]
 """Optimisations of ONNX Runtime that make exact sums of integers inexact, because they multiply a
 convolution's weights by the scales that follow the convolution."""
 _REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
-"""Matches the names of optimisations in error messages of ONNX Runtime. They are part of the names
-of nodes that an optimisation creates, and of source files."""
+"""Matches the names of optimisations in error messages of ONNX Runtime. An optimisation's name is
+part of the names of the nodes that it creates and of its source files."""
 _LARGE = 1024
-"""Constants of at least this number of bytes are data: a shape, an axis or another setting of an
-operator is always smaller."""
+"""Minimum size in bytes of constants that are surely data: shapes, axes and other settings of
+operators are always smaller."""
 
 
 def version_on(device: Device) -> str:
     """Return the version of ONNX Runtime on the host.
 
-    "" if it is not installed, and on other devices.
+    "" if ONNX Runtime is not installed, and on other devices.
     """
     if device.compiles or not onnx_model.has_runtime():
         return ""
@@ -48,9 +48,9 @@ def version_on(device: Device) -> str:
 
 
 class ComputingError(InputError):
-    """A run of a model by ONNX Runtime that failed because of its inputs.
+    """The failure of a run of a model by ONNX Runtime because of the inputs.
 
-    node: name of the model's node that failed; "" if it is not known.
+    node: name of the node that failed; "" if it is unknown.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -62,16 +62,16 @@ class ComputingError(InputError):
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
-    Operators for maxima and minima propagate NaN, while those of ONNX Runtime ignore it.
+    Operators that compute maxima and minima propagate NaN, which ONNX Runtime itself would ignore.
 
     model: the model's bytes.
     constants: values of the model's constant inputs, by the inputs' indices.
     shapes: shapes of all inputs of the model; empty if they may differ between runs.
-    threads: number of threads of an operator; 0 for ONNX Runtime's default.
+    threads: number of threads per operator; 0 for ONNX Runtime's default.
     optimised: whether ONNX Runtime may optimise the model.
     spinning: whether threads spin while they wait for work during a run.
     profiled: whether to measure the times of nodes.
-    inputs, outputs: numbers of inputs and outputs of a run.
+    inputs, outputs: numbers of inputs and outputs per run.
 
     Raises UnsupportedError with the reason if ONNX Runtime cannot run the model.
     """
@@ -97,7 +97,8 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         # between runs, spinning threads would slow down other sessions
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        # fusing layers into 8-bit layers changes results by more than rounding errors
+        # fusing quantise-dequantise layers into 8-bit layers changes results by more than rounding
+        # errors
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if self._profiles is not None:
             options.enable_profiling = True
@@ -129,7 +130,7 @@ class Session:
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the model and return its outputs in order.
 
-        Ctrl-C ends the run, also within loops of the model. Raises ComputingError if the run fails.
+        Ctrl-C ends the run, even within loops of the model. Raises ComputingError if the run fails.
 
         inputs: values of the model's inputs that are not constants, in order.
         """
@@ -143,10 +144,11 @@ class Session:
         return results
 
     def node_times(self) -> list[tuple[str, float]]:
-        """Return the name and microseconds of each execution of a node.
+        """Return the name and the time in microseconds of each execution of a node.
 
-        They are in the order of all runs so far. The session must be `profiled`. This call ends the
-        measurement of times. Raises InputError if ONNX Runtime could not write the times.
+        The executions of all runs so far are returned in order. The session must be `profiled`.
+        This call ends the measurement of times. Raises InputError if ONNX Runtime could not write
+        the times.
         """
         assert self._profiles is not None
         try:
@@ -190,8 +192,8 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
           shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Set the constants and shapes of a model.
 
-    Returns the large constants by name. The model does not contain them: its session reads them in
-    place.
+    Returns the large constants by name. These are not stored in the model: the session reads them
+    in place.
     """
     onnxruntime = onnx_model.runtime()
     inputs = list(proto.graph.input)
@@ -199,8 +201,8 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
     with_shapes(proto, shapes)
     if any(attribute.name == "ceil_mode" and attribute.i
            for node in nodes_of(proto) for attribute in node.attribute):
-        # ONNX's shape inference finds wrong shapes for these pools, which ONNX Runtime would fold
-        # into constants; with unknown input sizes it finds no shapes
+        # ONNX's shape inference finds wrong shapes for pools with ceil_mode, and ONNX Runtime would
+        # fold these shapes into constants; if input sizes are unknown, no shapes are inferred
         for info in inputs:
             for dim in info.type.tensor_type.shape.dim:
                 dim.Clear()
@@ -254,9 +256,9 @@ def _run_options() -> Any:
 
 
 def _why(error: Exception) -> str:
-    """Return the reason in an error of ONNX Runtime.
+    """Return the reason stated in an error of ONNX Runtime.
 
-    The error's number and the line in ONNX Runtime's source are removed.
+    The error code and the position in ONNX Runtime's source are removed.
     """
     text = one_line(" ".join(str(error).split())).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)

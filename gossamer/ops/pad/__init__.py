@@ -36,12 +36,12 @@ _ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int"
              8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
-"""A dimension as (output size, input size, source stride, number of elements added before the
+"""A dimension: (output size, input size, source stride, number of elements added before the
 input)."""
 
 
 class NumpyPad(HostAlgorithm):
-    """Padding by numpy.pad, then cropping."""
+    """Padding with numpy.pad, then cropping."""
 
     op = "pad"
     compute = staticmethod(reference)
@@ -80,10 +80,7 @@ class DirectPad(KernelAlgorithm):
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
-    """Return the dimensions in memory order.
-
-    Adjacent dimensions without pads are merged.
-    """
+    """Return the dimensions in memory order; adjacent dimensions without pads are merged."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(target)
     pads = list(zip(source.shape, problem.low, problem.high, strict=True))
@@ -97,8 +94,8 @@ def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
 class PackedPad(PackedAlgorithm):
     """Padding of packed words with a constant along rows and columns.
 
-    Negative pads crop. The constant, and all values that the problem's value facts allow, must fit
-    bits (-1, 1) or trits (-1, 0, 1).
+    Negative pads crop. The constant and all values that the value facts allow must be representable
+    in bits (-1, 1) or in trits (-1, 0, 1).
     """
 
     op = "pad"
@@ -141,10 +138,10 @@ class PackedPad(PackedAlgorithm):
 
 
 def _uncropped(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Return the uncropped slice of an input dimension, and its output slice.
+    """Return the slice of an input dimension that is not cropped, and its place in the output.
 
     size: size of the input dimension.
-    low, high: numbers of elements that are added before and after the input; negative numbers crop.
+    low, high: numbers of elements added before and after the input; negative numbers crop.
     """
     first, end = max(0, -low), size + min(0, high)
     return slice(first, end), slice(first + low, end + low)

@@ -27,7 +27,7 @@ class PadProblem(UnaryProblem):
     value: the constant of mode "constant".
     facts: value facts of the input; empty if nothing is known.
 
-    Raises ValueError for pads that do not fit the input, and for an unknown mode.
+    Raises ValueError if the pads do not fit the input, or if the mode is unknown.
     """
 
     op: ClassVar[str] = "pad"

@@ -1,4 +1,4 @@
-"""The op of parts of a network that a library for networks computes."""
+"""The op of parts of a network that are computed by a network library (ONNX Runtime)."""
 
 from gossamer.ops.fused.problem import PartProblem, reference
 from gossamer.ops.op import Op

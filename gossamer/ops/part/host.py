@@ -1,8 +1,8 @@
 """ONNX Runtime on the host for parts of a network and whole networks.
 
-The ONNX model of a part is generated from the part's problems, without their weights. Its inputs
-are the inputs of the part, followed by the constants of the problems in the order of
-`constants_of`. The model is therefore the same for all weights.
+The ONNX model of a part is generated from the part's problems, without their weights. The model's
+inputs are the inputs of the part, followed by the constants of the problems in the order of
+`constants_of`. Therefore the model is the same for all weights.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _OPSET, _IR_VERSION = 17, 8
 _SEPARATOR = "/"
 """The name of each node begins with the index of the node's problem and this separator."""
 _MOST_BYTES = 2**31 - 2**24
-"""The most bytes of constants of a part: the limit of 2 GiB of an ONNX model in memory, less 16 MiB
-for its nodes."""
+"""Maximum bytes of the constants of a part: 2 GiB, the limit of an ONNX model in memory, less 16
+MiB for the model's nodes."""
 _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
-"""Up to these numbers of operations of a problem, and of elements of a tensor, ONNX Runtime uses
-only one thread. An element is assumed to cost about 25 cycles."""
+"""If no problem of a part has more floating-point operations and no tensor more elements, the part
+runs on one thread. An element is assumed to cost about 25 cycles."""
 _RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and the number of warm-up runs among them."""
+"""Number of runs of a profile, and number of warm-up runs among them."""
 
 
 class OnnxRuntime(Algorithm):
-    """A part as one model of ONNX Runtime.
+    """A part, run as one model by ONNX Runtime.
 
-    If the part is the whole network, waiting threads of ONNX Runtime spin. Otherwise they sleep,
-    because other layers need the processors between two runs.
+    If the part is the whole network, idle threads of ONNX Runtime spin. Otherwise they sleep,
+    because other layers need the CPU cores between two runs.
     """
 
     op = "part"
@@ -96,7 +96,7 @@ class Ready:
 class SessionMemory(Buffer):
     """A session and the memory of its constants.
 
-    It takes the place of packed weights, so that all contexts of a plan share the session.
+    A SessionMemory is cached like packed weights, so that all contexts of a plan share the session.
     """
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
@@ -122,7 +122,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
 
 
 def _is_small(problem: PartProblem) -> bool:
-    """Return whether a part is too small for more than one thread."""
+    """Return whether a part is too small to gain from more than one thread."""
     return all(part.flops <= _FEW_FLOPS and all(
         spec.size <= _FEW_ELEMENTS for spec in (*part.inputs, *part.outputs))
         for part in problem.parts)
@@ -130,7 +130,7 @@ def _is_small(problem: PartProblem) -> bool:
 
 @lru_cache(maxsize=1024)
 def _refusal(problem: PartProblem) -> str | None:
-    """Return the reason why ONNX Runtime cannot compute a part, or None."""
+    """Return why ONNX Runtime cannot compute a part; None if it can."""
     nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
     if nbytes > _MOST_BYTES:
         return "needs more than 2 GiB, the limit of ONNX models in memory"
@@ -146,11 +146,11 @@ def _refusal(problem: PartProblem) -> str | None:
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,
                   inputs: Sequence[np.ndarray]) -> list[float]:
-    """Return the microseconds of each problem of a part.
+    """Return the time of each problem of a part in microseconds.
 
-    They are medians of several runs. The time of a problem is 0 if ONNX Runtime has fused its nodes
-    into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as changes of
-    layout, are not counted.
+    The times are medians of several runs. The time of a problem is 0 if ONNX Runtime has fused its
+    nodes into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as
+    changes of layout, are not counted.
 
     inputs: inputs of the part in their memory layout.
     """
@@ -198,29 +198,29 @@ def model_of(problem: PartProblem) -> bytes:
 
 
 def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Return the constants of a part by the indices of the model's inputs."""
+    """Return the constants of a part, by their indices among the model's inputs."""
     arrays = [weights_of_part(weights, index)[name] for index, part in enumerate(problem.parts)
               for name in part.weight_shapes]
     return dict(enumerate(arrays, len(problem.entries)))
 
 
 def part_of_node(name: str) -> int | None:
-    """Return the index of a node's problem, from the node's name.
+    """Return the index of the problem to which a node belongs, from the node's name.
 
-    None for a node that ONNX Runtime has added.
+    None if ONNX Runtime has added the node.
     """
     found = re.match(rf"(?:fused )?(\d+){_SEPARATOR}.", name)
     return int(found[1]) if found else None
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
-    """Add an input with the format of a spec, in the logical order of axes.
+    """Add an input stored in the format of a spec, and return the value with axes in logical order.
 
-    The input is followed by a Transpose node if the layout needs one. Returns the name of the
-    result. Raises UnsupportedError for a format that ONNX cannot describe.
+    A Transpose node follows the input if the layout needs one. Raises UnsupportedError for a format
+    that ONNX cannot describe.
     """
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
-    # bfloat16 is stored as uint16, which a model would read as integers
+    # bfloat16 is stored as uint16, which a model would interpret as integers
     if spec.format.is_packed or spec.dtype == BFLOAT16 or (
             sorted(spec.stored_shape) != sorted(spec.shape)):
         raise UnsupportedError(f"{spec} has no ONNX equivalent")

@@ -1,9 +1,9 @@
-"""Translates the problems of a part to ONNX nodes.
+"""Translate the problems of a part to ONNX nodes.
 
-The table OPERATORS has one function for each op. Each function accepts the writer, the problem, the
+The table OPERATORS has one function for each op. Each function takes the writer, the problem, the
 ONNX names of the problem's inputs, and a mapping from the names of the problem's constants to their
-ONNX names. It returns the ONNX names of the outputs, and raises UnsupportedError if ONNX Runtime
-has no operators with gossamer's results.
+ONNX names. The function returns the ONNX names of the outputs, and raises UnsupportedError if ONNX
+Runtime has no operators that give gossamer's results.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 Names = Mapping[str, str]
 
 _PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
-"""The dtypes that ONNX Runtime supports in Pad."""
+"""The dtypes for which ONNX Runtime supports Pad."""
 _COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
-"""The coordinate modes of Resize in the opset of parts."""
+"""The coordinate modes of Resize in the opset with which parts are written."""
 
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
@@ -69,7 +69,7 @@ def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, express
               result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
     """Add the nodes of an epilogue, and return the names of its outputs.
 
-    expression: the steps of the epilogue that the product's node does not include.
+    expression: the steps of the epilogue that are not part of the Conv or Gemm node.
     result: ONNX name of the product.
     spatial: number of dimensions after the channels.
     """
@@ -103,7 +103,7 @@ def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Seque
             dtypes[index] = str(next(given).stored_dtype)
     arithmetic = problem.arithmetic
     if problem.expression.is_identity and len(values) == 1:
-        # conversions avoid float32, which does not represent all 64-bit integers
+        # conversions do not go through float32, which does not represent all 64-bit integers
         arithmetic = dtypes[0]
     values = [value if dtype == arithmetic else writer.cast(value, arithmetic)
               for value, dtype in zip(values, dtypes, strict=True)]
@@ -128,8 +128,8 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
         return [writer.node("AveragePool", inputs, **window, pads=pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
-    # A maximum ignores padding. With ceil_mode the last window may exceed the problem's pads. The
-    # node has no ceil_mode, but pads that cover the last window.
+    # A maximum ignores padding. With ceil_mode the last window may reach beyond the problem's pads.
+    # The node does not use ceil_mode; instead, its pads are enlarged to cover the last window.
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
         reach = (size - 1) * problem.stride[axis] + span
@@ -140,9 +140,7 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 
 
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
-    """Raise UnsupportedError for pads that ONNX Runtime refuses.
-
-    They must be smaller than the window.
+    """Raise UnsupportedError for pads that ONNX Runtime rejects: those not smaller than the window.
     """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
         raise UnsupportedError(f"a pool with pads {tuple(pads)} that are not smaller than the "
@@ -176,8 +174,8 @@ def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence
                 weights: Names) -> list[str]:
     """Add one node for a layer norm over the last axes.
 
-    Other axes and RMS norms need a node for each arithmetic step, because ONNX has no operator for
-    them.
+    For other axes and for RMS norms, one node per arithmetic step is added, because ONNX has no
+    operator for them.
     """
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
@@ -202,10 +200,7 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Add the nodes of a copy.
-
-    They are at most a slice, a transpose, a reshape and a broadcast.
-    """
+    """Add the nodes of a copy: at most a slice, a transpose, a reshape and a broadcast."""
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format has no ONNX equivalent")
     walked = [dim for dim in problem.dims if dim is not None]
@@ -281,10 +276,10 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
 
 def _onnxruntimes(size: int, length: int, coordinates: str,
                   nearest_mode: str) -> list[np.ndarray]:
-    """Return the input positions that ONNX Runtime may use in a resize.
+    """Return the input positions that ONNX Runtime may use in a resize to the nearest pixel.
 
-    It computes the scale in float32, and its versions round ties differently. There is one array
-    for each possible rule.
+    ONNX Runtime computes the scale in float32, and versions of ONNX Runtime round ties differently.
+    One array is returned for each possible rule.
     """
     if nearest_mode in ("floor", "ceil"):
         scale = float(np.float32(length) / np.float32(size))
@@ -335,8 +330,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""The ONNX operator of each function with an equivalent. The function's constants are the last
-inputs of the node."""
+"""The ONNX operator of each function that has an equivalent. The function's constants become the
+last inputs of the node."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -387,9 +382,9 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
     """Return the batch norms (x - mean) * scale + shift in an expression.
 
-    The key of a batch norm is the index of its last step. Its value holds the indices of x, mean,
-    scale and shift among all values of the expression. Mean, scale and shift are constants with one
-    number per channel, along axis 1 of x.
+    The key of each batch norm is the index of its last step; the value holds the indices of x,
+    mean, scale and shift among all values of the expression. Mean, scale and shift are constants
+    with one number per channel (axis 1 of x).
 
     shapes: shapes of all values.
     """
@@ -412,10 +407,7 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
 
 
 def _has_one_per_channel(shape: Shape, images: Shape) -> bool:
-    """Return whether an array has one number per channel.
-
-    The array broadcasts to images.
-    """
+    """Return whether an array has one number per channel of the images to which it broadcasts."""
     rank = len(images)
     return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
         1, images[1], *(1,) * (rank - 2))
@@ -424,8 +416,8 @@ def _has_one_per_channel(shape: Shape, images: Shape) -> bool:
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
     """Add a BatchNormalization node.
 
-    ONNX Runtime computes it in the layout that it uses for convolutions, while it would convert the
-    operands of Sub, Mul and Add nodes from this layout.
+    ONNX Runtime computes this node in the layout that it uses for convolutions. For Sub, Mul and
+    Add nodes, it would first convert the operands to another layout.
     """
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")

@@ -36,14 +36,14 @@ _PACKED = Path(__file__).with_name("packed.cl")
 
 
 class NumpyPool(HostAlgorithm):
-    """One NumPy operation for each position in the window."""
+    """Pooling with one NumPy operation for each position in the window."""
 
     op = "pool"
     compute = staticmethod(pool)
 
 
 class DirectPool(KernelAlgorithm):
-    """One output, or four neighbouring ones, for each work-item."""
+    """A kernel in which each work-item computes one output, or four neighbouring outputs."""
 
     op = "pool"
     name = "direct"
@@ -73,9 +73,9 @@ class DirectPool(KernelAlgorithm):
 
 
 class PackedPool(PackedAlgorithm):
-    """Maxima by bit operations on words, which hold many channels.
+    """Max pooling by bit operations on words, each of which holds many channels.
 
-    The value facts of the problem have to prove that all values are plus or minus 1, or that they
+    The value facts of the problem must guarantee that all values are -1 or 1, or that all values
     are -1, 0 or 1.
     """
 
@@ -107,7 +107,7 @@ class PackedPool(PackedAlgorithm):
 
     def compute_words(self, problem: PoolProblem, inputs: Sequence[np.ndarray],
                       output: np.ndarray, spec: TensorSpec) -> None:
-        # the same bit operations as in the kernel, one position in the window after another
+        # the same bit operations as in the kernel, for each position in the window in turn
         planes = PACKED_DTYPES[spec.dtype].planes
         x, y = (words.reshape(*words.shape[:4], planes) for words in (inputs[0], output))
         positive, source = y[..., -1], x[..., -1]

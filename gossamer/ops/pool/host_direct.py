@@ -1,7 +1,7 @@
-"""Maximum pooling on processors, by code that LLVM compiles.
+"""Max pooling on CPUs, by code that LLVM compiles.
 
-Between pruned layers ONNX Runtime's maxima take long, because images do not have its own layout
-there.
+Between pruned layers, max pooling by ONNX Runtime is slow, because images are not in the layout
+that ONNX Runtime prefers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _TASKS = 4
-"""Tasks for each thread, so that threads end at about the same time."""
+"""Number of tasks per thread; with several, threads finish at about the same time."""
 
 
 class HostDirectPool(GeneratedCode):
-    """Maximum pooling by code generated for this processor."""
+    """Max pooling by code generated for this CPU."""
 
     op = "pool"
     name = "host_direct"
@@ -89,7 +89,10 @@ class HostDirectPool(GeneratedCode):
 
 
 class _Work(NamedTuple):
-    """The data of a launch. scratch: bytes of memory that a thread needs."""
+    """The data of a launch.
+
+    scratch: bytes of scratch memory that each thread needs.
+    """
 
     code: Function
     threads: int

@@ -1,4 +1,4 @@
-"""Code that pools images on processors."""
+"""Generate code of max pooling on CPUs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from gossamer.tensor import rounded_up
 
 def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
             pads: Sequence[int], dilation: int, lanes: int) -> str:
-    """Return a module with the function "pool"; each task computes the maxima of a plane.
+    """Return an LLVM module with the function "pool"; each task pools one channel of one image.
 
-    The arguments are the addresses of the input and of the output. Each row of the output takes two
-    passes: the maximum of each input column within the window goes to scratch memory, with padding
-    at both ends; then the maxima along the row are written.
+    The arguments are the addresses of the input and of the output. Each row of the output is
+    computed in two passes. The first pass writes the maximum of each input column over the window's
+    rows to scratch memory, with padding at both ends. The second pass computes the maxima along the
+    row and writes them to the output.
 
-    size, out: rows and columns of the input and of the output. dilation: that of columns.
+    size, out: numbers of rows and columns of the input and of the output.
+    dilation: dilation along the columns.
     """
     (height, width), (rows, columns) = size, out
     module = ir.Module()
@@ -48,7 +50,8 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
             sources = []
             for tap in range(kernel[0]):
                 position = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
-                # a row of padding can be replaced by the nearest row, which is in the window
+                # a row of padding can be replaced by the nearest input row, which is also in the
+                # window
                 for comparison, bound in (("<", 0), (">", height - 1)):
                     position = b.select(b.icmp_signed(comparison, position, integer(bound)),
                                         integer(bound), position)
@@ -75,19 +78,20 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
 
 def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int, dilation: int,
                    lanes: int) -> int:
-    """Return the scratch size of the function "pool" in floats."""
+    """Return the size of the scratch memory of the function "pool", in floats."""
     read = rounded_up(columns, lanes) * stride + (kernel - 1) * dilation
     return rounded_up(max(read, pad + width), lanes)
 
 
 def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int, int],
                   stride: tuple[int, int], pads: tuple[int, int], planes: int) -> str:
-    """Return a module with the function "pool"; each task computes a plane of words.
+    """Return an LLVM module with the function "pool", which pools packed 64-bit words.
 
-    The arguments are the addresses of the input and of the output. Each window covers at least one
-    input pixel. Positions outside of the input read the nearest input pixel.
+    Each task pools one word of channels of one image. The arguments are the addresses of the input
+    and of the output. Each window must cover at least one input pixel; positions outside the input
+    are replaced by the nearest input pixel.
 
-    planes: bits of a value.
+    planes: number of bits per value.
     """
     code = Code(ir.Module(), "pool", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments

@@ -21,13 +21,15 @@ class PoolProblem(UnaryProblem):
     kind: "max" or "average".
     kernel: height and width of the window.
     stride, dilation: strides and dilations along H and W.
-    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores these rows
-    and columns.
-    ceil_mode: whether the last window along an axis may exceed the padding. The last window may not
-    start in the padding at the end.
-    count_include_pad: whether an average counts the padding as zeros; else it ignores the padding.
-    facts: value facts of the input; empty where nothing is known.
-    Raises ValueError for an input smaller than the window, and for invalid attributes.
+    pads: numbers of added rows and columns, (top, left, bottom, right). A maximum ignores these
+    rows and columns.
+    ceil_mode: whether the last window along an axis may reach beyond the padding; it may not start
+    in the padding at the end.
+    count_include_pad: whether an average counts the padding as zeros; if not, it ignores the
+    padding.
+    facts: value facts of the input; empty if nothing is known.
+
+    Raises ValueError if the input is smaller than the window, or if an attribute is invalid.
     """
 
     op: ClassVar[str] = "pool"
@@ -93,7 +95,7 @@ class PoolProblem(UnaryProblem):
 
 def pool(problem: PoolProblem, inputs: Sequence[np.ndarray],
          weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the result (N, C, E, F) for an input (N, C, H, W), in its dtype."""
+    """Return the result (N, C, E, F) for an input (N, C, H, W), in the dtype of the input."""
     (x,) = inputs
     e, f = problem.out_height, problem.out_width
     is_max = problem.kind == "max"
@@ -118,10 +120,10 @@ reference = in_float64(pool)
 
 
 def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
-    """Return the outputs for which a tap lies in the input, and its inputs.
+    """Return the outputs for which a tap lies in the input, and the inputs that the tap reads.
 
-    The first slice has the outputs along an axis for which a tap of the window lies in the input.
-    The second one has the inputs that the tap reads for these outputs.
+    The first slice selects the outputs along an axis for which the tap is not in the padding; the
+    second slice selects the inputs that the tap reads for these outputs.
 
     axis: 0 for height, 1 for width.
     tap: position in the window along the axis.
@@ -138,9 +140,9 @@ def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]
 
 
 def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
-    """Return for each output the number of taps that its average counts.
+    """Return for each output the number of taps over which the average is taken.
 
-    These are taps in the input, and with count_include_pad also taps in the padding.
+    Taps in the input are counted, and with count_include_pad also taps in the padding.
 
     axis: 0 for height, 1 for width.
     """

@@ -31,20 +31,21 @@ _TYPES = {"float32": ("float", "(-INFINITY)"), "int32": ("int", "(-2147483647 - 
           "int64": ("INT64", "(-9223372036854775807 - 1)")}
 
 Dimensions = list[tuple[int, ...]]
-"""For each dimension, its size and its strides in one or two tensors."""
+"""For each dimension, its size and its strides in one or two tensors, in elements."""
 
 
 class NumpyReduce(HostAlgorithm):
-    """Reduction by numpy.sum or numpy.max."""
+    """Reduction with numpy.sum or numpy.max."""
 
     op = "reduce"
     compute = staticmethod(reduce)
 
 
 class TreeReduce(KernelAlgorithm):
-    """One launch; each result is summed by a tree in shared memory.
+    """One launch with tree reductions in shared memory.
 
-    Several work-items compute a result together; each reduces a share of its elements.
+    Several work-items compute each result: each work-item reduces some of the elements, and a tree
+    reduction combines the partial results.
     """
 
     op = "reduce"
@@ -63,8 +64,8 @@ class TreeReduce(KernelAlgorithm):
         variants = list(super().variants(problem, device))
         if problem.kind != "max" and problem.input.dtype == "float32" and any(
                 map(in_float16, problem.facts)):
-            # float16 holds the integers of the input, but not always their sum or mean: only the
-            # input may be float16
+            # float16 represents the integers of the input, but not always their sum or mean, so
+            # only the input may be float16
             variants += [replace(variant, inputs=variant.as_fp16.inputs) for variant in variants
                          if variant.precision == "fp32"]
         return variants
@@ -100,13 +101,13 @@ class TreeReduce(KernelAlgorithm):
 def _lanes(count: int, results: int, neighbours: int) -> int:
     """Return the number of work-items that compute a result together.
 
-    Where there are few results of many elements, a full work-group computes each result. For other
-    results 16 or 32 work-items are enough to read full cache lines. Eight work-items are enough
-    where neighbouring results read neighbouring elements, because the work-items of these results
-    read full cache lines together.
+    If there are few results and each has many elements, a full work-group computes each result.
+    Otherwise 16 or 32 work-items are enough to read full cache lines. Eight work-items are enough
+    if neighbouring results read neighbouring elements, because the work-items of neighbouring
+    results then read full cache lines together.
 
     count: number of elements that are reduced to one result.
-    neighbours: number of neighbouring results that read neighbouring elements; 0 where neighbouring
+    neighbours: number of neighbouring results that read neighbouring elements; 0 if neighbouring
     results read distant elements.
     """
     if neighbours >= 16:
@@ -120,8 +121,8 @@ def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, D
     """Return the kept and the reduced dimensions.
 
     Kept dimensions are (size, source stride, target stride), reduced ones (size, source stride).
-    Both lists have the order of the input's memory, and neighbouring dimensions are merged where
-    their strides allow it.
+    Both lists are in the memory order of the input. Adjacent dimensions are merged if their strides
+    allow it.
     """
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(source)

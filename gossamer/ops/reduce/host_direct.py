@@ -1,4 +1,4 @@
-"""Reductions on processors, by code that LLVM compiles."""
+"""Reductions on CPUs, by code that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, TensorSpec
 
 _MOST_NUMBERS = 2**14
-"""Largest number of elements that are added one after another: more would accumulate too much
-rounding error."""
+"""Maximum number of elements per result. They are added sequentially, and more of them would
+accumulate too much rounding error."""
 
 
 class HostDirectReduce(OneTensor):
@@ -66,9 +66,10 @@ def _order(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _is_near(problem: ReduceProblem, spec: TensorSpec) -> bool:
-    """Return whether a layout permits the reduction.
+    """Return whether the algorithm supports the input's layout.
 
-    The reduced dimensions have to be adjacent, and the others in the result's order.
+    The reduced dimensions must be adjacent in memory, and the other dimensions must be in the same
+    order in the input and in the result.
     """
     order = _order(spec)
     positions = sorted(map(order.index, problem.axes))
@@ -78,10 +79,11 @@ def _is_near(problem: ReduceProblem, spec: TensorSpec) -> bool:
 
 
 def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
-    """Return a module with the function "reduce".
+    """Return an LLVM module with the function "reduce".
 
-    It reduces (outer, count, inner) along count. Each task is a vector of results, or one result if
-    inner is 1. The arguments are the addresses of the input and of the output.
+    The function reduces an array (outer, count, inner) along its second axis. Each task computes a
+    vector of results, or one result if `inner` is 1. The arguments are the addresses of the input
+    and of the output.
     """
     from llvmlite import ir
 

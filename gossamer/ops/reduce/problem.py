@@ -26,10 +26,11 @@ class ReduceProblem(UnaryProblem):
 
     kind: "mean", "max" or "sum"; a mean of integers is truncated towards 0.
     axes: indices of the reduced dimensions, from 0, each once.
-    keepdims: whether reduced dimensions are kept with size 1, else they are dropped.
-    facts: value facts of the input; empty where nothing is known.
+    keepdims: whether reduced dimensions are kept with size 1; if not, they are dropped.
+    facts: value facts of the input; empty if nothing is known.
 
-    Raises ValueError for invalid axes or dtypes, and for a mean or maximum of no elements.
+    Raises ValueError if the axes or the dtype are invalid, and for a mean or maximum of no
+    elements.
     """
 
     op: ClassVar[str] = "reduce"
@@ -80,7 +81,7 @@ class ReduceProblem(UnaryProblem):
 
 def reduce(problem: ReduceProblem, inputs: Sequence[np.ndarray],
            weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the result in the dtype of the input; it is exact for integers."""
+    """Return the result in the dtype of the input; integer results are exact."""
     (x,) = inputs
     if problem.kind == "max":
         return [np.asarray(x.max(problem.axes, keepdims=problem.keepdims))]

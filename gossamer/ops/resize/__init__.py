@@ -26,7 +26,7 @@ _SOURCE = Path(__file__).with_name("tables.cl")
 
 
 class NumpyResize(HostAlgorithm):
-    """Resizing by NumPy indexing."""
+    """Resizing with NumPy indexing."""
 
     op = "resize"
     compute = staticmethod(resize)

@@ -1,4 +1,4 @@
-"""Resizing of H and W by the nearest element or by linear interpolation."""
+"""Resizing of H and W by nearest-neighbour or linear interpolation."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gossamer.tensor import TensorSpec, default_spec
 class ResizeProblem(UnaryProblem):
     """Resizing of (N, C, H, W) to (N, C, *size), as in ONNX.
 
-    A tensor of rank 3 is resized as one of rank 4 with an additional dimension of size 1.
+    A tensor of rank 3 is first reshaped to rank 4, with an additional dimension of size 1.
 
     size: height and width of the output.
-    scales: scale factors of H and W. If the network's file states sizes instead, they are the
-    ratios of output size to input size, and positions are exact.
+    scales: scale factors of H and W. If the network's file states sizes instead, the scales are the
+    ratios of output size to input size, and input positions are computed exactly.
     mode: "nearest" or "linear".
     coordinates: one of gossamer.resampling.COORDINATES.
     nearest_mode: rounding of input positions in mode "nearest", one of
     gossamer.resampling.NEAREST_MODES.
 
-    Raises ValueError for unknown modes, and if the output is not empty but the input is.
+    Raises ValueError if a mode is unknown, or if the input is empty but the output is not.
     """
 
     op: ClassVar[str] = "resize"
@@ -97,11 +97,11 @@ def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
 
 
 def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return two input positions and an interpolation weight per output.
+    """Return two input positions and an interpolation weight for each output along an axis.
 
-    Each output along an axis is interpolated between two input positions. The third array holds the
-    weight of the second position. It is 1/2 if both positions are the same, so that an infinite
-    element is never multiplied by 0.
+    Each output is interpolated between the two input positions. The third array holds the weight of
+    the second position. The weight is 1/2 if both positions are the same, so that an infinite
+    element is not multiplied by 0.
 
     axis: 0 for H, 1 for W.
     """

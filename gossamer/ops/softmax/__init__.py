@@ -20,17 +20,17 @@ _GROUP = 256
 
 
 class NumpySoftmax(HostAlgorithm):
-    """The softmax of values shifted by their maximum."""
+    """Softmax in NumPy, of values from which the maximum is subtracted."""
 
     op = "softmax"
     compute = staticmethod(softmax)
 
 
 class TreeSoftmax(KernelAlgorithm):
-    """One launch, with sums by trees in shared memory.
+    """One launch with tree reductions in shared memory.
 
-    Each work-item reduces some of the elements that are added to one sum, and later writes the
-    results of the same elements.
+    Several work-items compute each sum: each work-item reduces some of the elements, and later
+    writes the results of the same elements.
     """
 
     op = "softmax"
@@ -42,12 +42,13 @@ class TreeSoftmax(KernelAlgorithm):
         order = memory_order(spec)
         inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         length = spec.shape[problem.axis]
-        # where many elements lie side by side along the axes after the softmax's axis, neighbouring
-        # work-items take neighbours among these elements, across the softmax's axis
+        # if the dimensions inside the softmax's axis are large, adjacent work-items process
+        # adjacent elements along these dimensions, so that loads are coalesced
         across = inner >= 16
         sums = spec.size // length
-        # `lanes` work-items compute a sum together; on a processor, one core runs the work-items of
-        # a group one after another in each step of the tree, so that many of them only take longer
+        # `lanes` work-items compute each sum. On a CPU, one core runs the work-items of a
+        # work-group one after another in each step of the tree, so that many work-items only take
+        # longer.
         lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:
             lanes = 1

@@ -1,4 +1,4 @@
-"""Softmax on processors, by code that LLVM compiles."""
+"""Softmax on CPUs, by code that LLVM compiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossamer.ops.weights import Weights
 
 
 class HostDirectSoftmax(OneTensor):
-    """The softmax of rows of numbers."""
+    """Softmax along the last, contiguous axis."""
 
     op = "softmax"
     name = "host_direct"
@@ -46,9 +46,9 @@ class HostDirectSoftmax(OneTensor):
 
 
 def softmax_of_rows(size: int, lanes: int) -> str:
-    """Return a module with the function "softmax"; each task computes a row.
+    """Return an LLVM module with the function "softmax", each task of which computes a row.
 
-    A row has `size` numbers. The arguments are the addresses of the input and of the output.
+    A row has `size` elements. The arguments are the addresses of the input and of the output.
     """
     from llvmlite import ir
 

@@ -19,11 +19,11 @@ _SOURCE = Path(__file__).with_name("rounds.cl")
 _GROUP = 256
 _TYPES = {"float32": "float", "int32": "int", "int64": "INT64"}
 MOST_ELEMENTS = 64
-"""The largest k of the kernel. Each element costs one pass over the input."""
+"""Maximum k of the kernel, which passes over the input once for each of the k elements."""
 
 
 class NumpyTopK(HostAlgorithm):
-    """Sorting by numpy.argsort, or numpy.argmin for a single element."""
+    """Sorting with numpy.argsort, or numpy.argmin for a single element."""
 
     op = "top_k"
     compute = staticmethod(reference)
@@ -32,7 +32,7 @@ class NumpyTopK(HostAlgorithm):
 class RoundsTopK(KernelAlgorithm):
     """One launch with a round for each of the k elements.
 
-    Each round finds the next element in sorted order after that of the previous round.
+    Each round finds the element that follows the previous round's element in sorted order.
     """
 
     op = "top_k"

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements along one dimension, and their indices."""
+"""The largest or smallest elements along one dimension, and their indices."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ DTYPES = ("float32", "int32", "int64")
 class TopKProblem(UnaryProblem):
     """The largest or smallest elements along one dimension, and their indices.
 
-    The indices along this dimension are int64.
+    The indices are int64.
 
     axis: index of the dimension, from 0.
     count: number of elements, k.
     largest: whether to return the largest elements, in descending order; otherwise the smallest, in
     ascending order.
-    nan_first: whether NaN comes before all numbers; otherwise it comes after them.
-    last: whether among equal elements, and among NaNs, the highest index comes first; otherwise the
-    lowest index does.
-    places_only: whether the indices are the only output; otherwise they are the second output.
+    nan_first: whether NaN comes before all numbers; otherwise, NaN comes after all numbers.
+    last: whether the highest index comes first among equal elements and among NaNs; otherwise, the
+    lowest index comes first.
+    places_only: whether the indices are the only output; otherwise, they are the second output.
 
-    Raises ValueError for an unsupported dtype, an axis out of range, and a count larger than the
-    dimension.
+    Raises ValueError if the dtype is not supported, the axis is out of range, or the count is
+    larger than the dimension.
     """
 
     op: ClassVar[str] = "top_k"

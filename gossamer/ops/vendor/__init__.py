@@ -1,1 +1,1 @@
-"""NVIDIA's libraries, loaded at their first use."""
+"""NVIDIA's libraries, each loaded when it is first used."""

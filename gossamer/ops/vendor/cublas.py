@@ -17,7 +17,7 @@ from gossamer.ops.vendor.libraries import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_o
 from gossamer.ops.weights import Weights
 
 RANKS = 4
-"""Number of algorithms to request; cuBLAS lists them by its own estimate, the best first."""
+"""Number of algorithms to request. cuBLAS orders them by its own estimate, the best first."""
 ALIGNMENT = 16
 """Alignment in bytes of every buffer, including those from other libraries."""
 _WORKSPACE_BYTES = 32 * 2**20
@@ -29,7 +29,7 @@ _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 
 @dataclass(frozen=True)
 class Fused:
-    """An epilogue that cuBLAS fuses: additions, then a ReLU that maps NaN to 0.
+    """An epilogue that cuBLAS can fuse: additions, then a ReLU (which maps NaN to 0).
 
     bias: name of the channel operand that is added; empty if there is none.
     residual: whether a tensor operand is added.
@@ -83,9 +83,9 @@ class Product:
 
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
-    transposed: whether op(A) is the transpose of A, which is then stored as (depth, rows).
-    Otherwise op(A) is A, stored as (rows, depth).
-    leading: leading dimensions of A, B and D: distances between columns, in elements.
+    transposed: whether op(A) is the transpose of A, and A is (depth, rows). Otherwise op(A) is A,
+    and A is (rows, depth).
+    leading: leading dimensions of A, B and D (distances between columns), in elements.
     batch: number of products.
     strides: batch strides of A, B and D, in elements.
     alignment: alignment of every operand in bytes.
@@ -110,7 +110,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class CublasOffer:
-    """An algorithm of cuBLAS for a product, and its workspace in bytes."""
+    """An algorithm that cuBLAS offers for a product, and its workspace in bytes."""
 
     algorithm: np.ndarray
     workspace: int
@@ -118,10 +118,9 @@ class CublasOffer:
 
 @functools.cache
 def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
-    """Return the algorithms that cuBLAS offers for a product.
+    """Return the algorithms that cuBLAS offers for a product; empty if there are none.
 
-    They are ordered by cuBLAS's own estimate, the best first. The result is empty if cuBLAS offers
-    none.
+    The algorithms are ordered by cuBLAS's own estimate, the best first.
     """
     return Multiplication(product, device)._offers()
 
@@ -129,8 +128,8 @@ def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
 class Multiplication:
     """The description of a product for cuBLAS.
 
-    bias: device memory of the bias vector, in the dtype of D; None for a product without a bias,
-    and to list algorithms.
+    bias: device memory of the bias vector, in the dtype of D; None if the product has no bias, or
+    if the description is used only to list algorithms.
     """
 
     def __init__(self, product: Product, device: Device, bias: Buffer | None = None) -> None:
@@ -160,7 +159,7 @@ class Multiplication:
             "BIAS" if product.bias else "DEFAULT")
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
-            # to list algorithms cuBLAS needs any nonzero address, though no bias is in memory
+            # when algorithms are listed, no bias is in memory, but cuBLAS needs a nonzero address
             put(names.BIAS_POINTER, 256 if self._bias is None else self._bias.address)
         return int(operation)
 
@@ -220,9 +219,9 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """Add 16 bytes to a workspace unless it is empty.
+    """Add 16 bytes to the size of a workspace unless it is 0.
 
-    cuBLAS may need them for a fused epilogue; nvmath-python adds them to its workspaces, too.
+    cuBLAS may need 16 additional bytes for a fused epilogue; nvmath-python adds them as well.
     """
     return workspace + 16 if workspace else 0
 

@@ -22,7 +22,7 @@ CUBLAS, CUSPARSE, CUDNN = "cuBLAS", "cuSPARSE", "cuDNN"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """Values of cudaDataType by dtype."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
-"""Values of the scale factors alpha and beta, which the libraries read from host memory."""
+"""Values for the scale factors alpha and beta, which the libraries read from host memory."""
 
 _INSTALL = installing("vendor")
 _BINDINGS = {CUBLAS: "nvmath.bindings.cublasLt", CUSPARSE: "nvmath.bindings.cusparse"}
@@ -31,7 +31,7 @@ _OLDEST_CUDNN = 90200
 """The first version of cuDNN that reports the workspace of an engine before building it."""
 _NEEDED_BY_CUDNN = ("cudart", "nvrtc", "cublasLt")
 _LIBRARIES: dict[tuple[str, Device], NvmathLibrary | CudnnLibrary | str] = {}
-"""Each library on each device, or the reason why it cannot be used there."""
+"""Each library on each device, or the reason why the library cannot be used on the device."""
 _STARTING = threading.Lock()
 
 
@@ -41,7 +41,7 @@ def dtype_of(precision: str) -> str:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Return why a library cannot be used on a device in one line, or None."""
+    """Return in one line why a library cannot be used on a device; None if it can."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 
@@ -83,7 +83,7 @@ class NvmathLibrary:
     """cuBLAS or cuSPARSE with its handle on one device.
 
     api: module of the library's bindings.
-    handle: handle of the library, for calls inside `calling`.
+    handle: handle of the library, to be used only inside `calling`.
     version: the library's own version number.
     """
 
@@ -101,8 +101,8 @@ class NvmathLibrary:
     def calling(self, what: str) -> Iterator[Any]:
         """Yield the bindings' module for exclusive use.
 
-        The device's context is current, and no other thread uses the bindings meanwhile. Raises
-        DeviceError with the failed operation and the library's error.
+        Within the block the device's context is current, and no other thread uses the bindings.
+        Raises DeviceError with the failed operation and the library's error.
 
         what: the operation, for the message.
         """
@@ -160,16 +160,16 @@ class CudnnLibrary:
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
-        """Yield a handle as `handle` does, but with a given stream instead of its own."""
+        """Yield a handle for exclusive use, with a given stream instead of the handle's own."""
         with self._taken() as (handle, own_stream):
             self.api.set_stream(handle, self._device.stream_handle(stream))
             try:
                 yield handle
             finally:
                 # Restore the handle's own stream. To deserialise a plan, the frontend captures work
-                # on the handle's stream. With the given stream, the process would end if the stream
-                # had been destroyed, and work of other threads on it would be captured instead of
-                # executed.
+                # on the handle's stream. If this were still the given stream, the process would end
+                # if the stream had been destroyed; and work that other threads queue on the stream
+                # would be captured instead of executed.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ def _started_cudnn(device: Device) -> CudnnLibrary | str:
 def _frontend() -> Any:
     """Return cuDNN's frontend, or why the frontend or cuDNN is missing, too old or broken.
 
-    The import of the frontend loads cuDNN.
+    Importing the frontend loads cuDNN.
     """
     try:
         api = importlib.import_module("cudnn")
@@ -227,8 +227,8 @@ def _frontend() -> Any:
 def needed_libraries() -> tuple[str, ...]:
     """Load the libraries that cuDNN needs, and return the names of those found.
 
-    They are loaded from the folders where pip installs them, because cuDNN itself looks for them in
-    the system's folders.
+    The libraries are loaded from the folders into which pip installs them, because cuDNN itself
+    searches only the system's folders.
     """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -236,7 +236,7 @@ def needed_libraries() -> tuple[str, ...]:
         return ()
     found = []
     for name in _NEEDED_BY_CUDNN:
-        # a cuDNN engine that needs a missing library fails later, with its own error
+        # if a library is missing, the cuDNN engines that need it fail later with their own errors
         with contextlib.suppress(Exception):
             load_nvidia_dynamic_lib(name)
             found.append(name)

@@ -1,1 +1,1 @@
-"""Exact blocking: online back-propagation with the first layer's work in blocks of samples."""
+"""Exact blocking: online back-propagation that processes the first layer in blocks of samples."""

@@ -1,6 +1,6 @@
-"""Back-propagation by exact blocking: online training with the first layer in blocks of samples.
+"""Back-propagation by exact blocking: online training, the first layer in blocks of samples.
 
-This module has the algorithm, and the configs with two launches per block (in_turn.cl and
+This module contains the algorithm, and the configs with two launches per block (in_turn.cl and
 advance.cl). The configs with one work-group per network are in pipeline.py.
 """
 
@@ -45,16 +45,16 @@ _UNITS_TILE, _SLICE = 8, 128
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 15
-"""Maximum number of launches of a call."""
+"""Maximum number of kernel launches per call."""
 
 
 @dataclass(frozen=True)
 class InTurn:
     """A config of exact blocking by two launches per block.
 
-    In the first, many work-groups update and multiply the weights of the first layer. In the
-    second, one work-group per network trains the upper layers on the samples of the block, one by
-    one.
+    In the first launch, many work-groups update the first layer's weights and multiply them by the
+    samples of the block. In the second launch, one work-group per network trains the upper layers
+    on the samples of the block, one by one.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -72,7 +72,7 @@ class InTurn:
         return _Memory(problem, self).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why the device cannot train the network; None where it can."""
+        """Return why the device cannot train the network; None if it can."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
             return f"needs {2 * blocks} launches per call, at most {MOST_LAUNCHES} are allowed"
@@ -103,10 +103,10 @@ class InTurn:
         launches = []
 
         def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
-            """Return the launch that updates and multiplies the first layer.
+            """Return the launch that updates the first layer and multiplies it by the next block.
 
-            The update is by `done_count` samples, starting at `done`. The product is with `count`
-            samples, starting at `following`.
+            The layer is updated by `done_count` samples from sample `done` on, then multiplied by
+            `count` samples from sample `following` on.
             """
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
@@ -136,9 +136,9 @@ class _Memory:
     """The arrays in the workspace, as kernel arguments.
 
     samples: the inner products of samples.
-    sums: for one block, the sums of the first layer's units over each slice of the inputs.
-    deltas: for one block, the changes of weights for an input of 1.
-    sum_count: number of sums.
+    sums: partial sums of the first layer's units over each slice of the inputs, for one block.
+    deltas: changes of the first layer's weights for an input of 1, for one block.
+    sum_count: number of partial sums.
     nbytes: bytes of the workspace.
     """
 
@@ -177,15 +177,15 @@ class Blocked(KernelBackprop):
 
     Up to rounding, the results equal those of updating all weights after each sample.
 
-    Let W_s be the first layer's weights before sample s. Let g_s hold, for each hidden unit, the
-    change of a weight for an input of 1 in the update after sample s. Then
-    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. So only this correction and the upper
-    layers have to be computed sample by sample.
+    Let x_s be sample s and W_s the first layer's weights before it. Let g_s hold, for each hidden
+    unit, the change of a weight whose input is 1, so that W_{s+1} = W_s + g_s x_s^T. Then
+    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
+    g_s (x_s . x) and the upper layers have to be computed sample by sample.
 
-    A form is a config together with the code that runs it. There are two kinds of forms. A pipeline
-    trains a network with one hidden layer in one work-group, with or without tensor cores. The
-    other forms need two launches per block, and distribute the first layer's weights over all
-    work-groups.
+    A form is a config together with the code that runs it. There are two kinds of forms. Pipelines
+    train a network with one hidden layer in one work-group, with or without tensor cores. The
+    other forms (InTurn) need two launches per block, and distribute the first layer's weights over
+    many work-groups.
     """
 
     name = "blocked"

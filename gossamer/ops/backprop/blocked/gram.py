@@ -1,4 +1,4 @@
-"""Inner products of samples for exact blocking, computed part by part."""
+"""Inner products of samples for exact blocking, computed for one part of the samples at a time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _THREADS = 256
 TILE = 64
 """Number of samples whose inner products one work-group computes."""
 _MOST_BYTES = 1 << 26
-"""Maximum bytes of inner products in memory at once, unless one tile needs more."""
+"""Maximum size in bytes of the inner products in memory at once, unless one tile needs more."""
 
 
 @dataclass(frozen=True)
 class SamplePart:
-    """Consecutive samples with inner products in memory at the same time.
+    """Consecutive samples whose inner products are in memory at the same time.
 
     first: the first sample.
     count: number of samples.
@@ -49,13 +49,13 @@ class SamplePart:
 class SampleProducts:
     """The inner products of each sample of a problem with the next `reach` samples.
 
-    They do not depend on the weights. Memory holds the products of one part of the samples at a
-    time.
+    The products do not depend on the weights. Memory holds the products of one part of the samples
+    at a time.
 
     samples: maximum number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for flags of each network and tile. A flag is 1 where the network has
-    the same samples in the tile as the first network, and uses the first network's products.
+    same: the kernel argument for one flag per network and tile. A flag is 1 if the network has the
+    same samples in the tile as the first network, and therefore uses the first network's products.
     nbytes: bytes of the products and flags, at the start of the workspace.
     """
 
@@ -73,7 +73,7 @@ class SampleProducts:
     def parts(self, device: Device) -> Iterator[SamplePart]:
         """Yield the parts in order.
 
-        Each part continues from the parameters that the previous part wrote.
+        The training of each part starts from the parameters that the previous part wrote.
         """
         problem = self.problem
         kernel = device.compile(KernelSource.of(

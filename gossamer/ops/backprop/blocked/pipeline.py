@@ -22,13 +22,13 @@ _KERNELS = Path(__file__).parent
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
-"""Maximum number of networks: the y axis of the grid that computes inner products."""
+"""Maximum number of networks: the limit of the y axis of gram.cl's grid."""
 _MOST_FETCHED = 64
-"""Maximum number of registers of a work-item for inputs of the next block."""
+"""Maximum number of registers per work-item that hold inputs of the next block."""
 _BLOCK, _GROUP, _TILE = 8, 8, 16
-"""Numbers of samples, inputs and units of one tensor core instruction."""
+"""Numbers of samples, inputs and units that one tensor core instruction processes."""
 _MOST_GROUPS = 30
-"""Maximum number of groups of inputs of a warp: each has a bit in a word, which also has the bit
+"""Maximum number of groups of inputs per warp: each group has a bit in a word that also has the bit
 INEXACT."""
 _OTHER_REGISTERS = 24
 """Registers of a work-item for values other than weights, inputs and changes."""
@@ -39,7 +39,7 @@ class _Layout:
 
     Subclasses reserve more memory with reserve().
 
-    reach: number of later samples with which inner products of a sample are needed.
+    reach: each sample's inner products with this many later samples are needed.
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
     """
@@ -50,15 +50,15 @@ class _Layout:
 
         stride: number of hidden units, padded.
         matmul_warps: number of warps that update and multiply the first layer's weights.
-        recording: number of warps that make records.
+        recording: number of warps that make records (see sequential_core.h).
         """
         inputs, hidden, outputs = problem.sizes
         self.threads, self.reach, self.matmul_warps = threads, 2 * block, matmul_warps
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
-        # registers of the first warp: weights, their inputs, pending changes, values of the last
-        # sample, and others
+        # the first warp's registers hold weights, the inputs of these weights, pending changes,
+        # values of the last sample, and others
         self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
             self.reach + targets + 40)
         self.macros: dict[str, object] = {
@@ -89,7 +89,7 @@ class _Layout:
         self.macros["FLOATS"] = self.nbytes // 4
 
     def why_unfit(self, device: Device) -> str | None:
-        """Return why the network does not fit a work-group; None where it does."""
+        """Return why the network does not fit a work-group; None if it fits."""
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"needs {self.nbytes} bytes of shared memory, {device.name} has "
@@ -103,7 +103,7 @@ class _Layout:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Return why the sequential core cannot train networks of these sizes; None where it can."""
+    """Return why the sequential core cannot train networks of these sizes; None if it can."""
     if len(problem.sizes) != 3:
         return f"needs one hidden layer, has {len(problem.sizes) - 2}"
     hidden, outputs = problem.sizes[1:]
@@ -138,7 +138,7 @@ class _Form(abc.ABC):
         return SampleProducts(problem, self.layout(problem).reach).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why a work-group cannot train the network; None where it can."""
+        """Return why a work-group cannot train the network; None if it can."""
         return unfit_sizes(problem) or self.layout(problem).why_unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
@@ -161,9 +161,9 @@ class Pipeline(_Form):
 
     block: number of samples of a block.
     threads: work-items of the work-group.
-    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor are idle,
+    apart: 1 if all other warps in the first warp's sub-partition of the multiprocessor are idle,
     else 0.
-    units: hidden units of a work-item of the matmul warps.
+    units: hidden units per work-item of the matmul warps.
     """
 
     name = "pipeline"
@@ -191,8 +191,8 @@ PIPELINES = (
 class _PipelineLayout(_Layout):
     """The shared memory of pipeline.cl, with the first layer's weights and the lists of inputs.
 
-    lanes: work-items that share a row of weights.
-    fetched: registers of a work-item for inputs of the next block.
+    lanes: number of work-items that share a row of weights.
+    fetched: registers per work-item that hold inputs of the next block.
     """
 
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
@@ -232,9 +232,9 @@ class PipelineMma(_Form):
     """A pipeline on tensor cores.
 
     threads: work-items of the work-group.
-    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor only make
-    records (see sequential_core.h), which is little work. 0 where one of them makes records, and
-    the others are matmul warps.
+    apart: 1 if all other warps in the first warp's sub-partition of the multiprocessor only make
+    records (see sequential_core.h), which is little work. 0 if one of these warps makes records
+    and the others are matmul warps.
     """
 
     name = "pipeline_mma"
@@ -257,15 +257,15 @@ class PipelineMma(_Form):
 MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
                  PipelineMma(160, 0))
 """The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
-which groups of inputs are assigned in turn. A row of a picture has 3.5 groups for 28 pixels and 4
-groups for 32 pixels. No number of warps is a multiple of 3.5 or 4, so that each warp gets an equal
-share of any part of the picture."""
+which groups of inputs are assigned round-robin. A row of a picture has 3.5 groups if it has 28
+pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so that
+each warp gets an equal share of any part of the picture."""
 
 
 class _MmaLayout(_Layout):
     """The shared memory of pipeline_mma.cu, with the inputs of three blocks of samples.
 
-    groups: number of groups of inputs of a matmul warp.
+    groups: number of groups of inputs per matmul warp.
     """
 
     def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
@@ -276,7 +276,7 @@ class _MmaLayout(_Layout):
                          recording)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
-        # registers hold weights, changes in two parts, fetched inputs, and their addresses
+        # registers hold weights, changes in two parts, fetched inputs, and the inputs' addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _OTHER_REGISTERS)
         self.macros.update(APART=form.apart, GROUPS=self.groups)

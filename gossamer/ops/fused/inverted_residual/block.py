@@ -1,6 +1,6 @@
-"""Recognises inverted residual blocks and separable convolutions in fusions.
+"""Recognise inverted residual blocks and separable convolutions in fusions.
 
-It also determines which blocks one kernel can compute.
+This module also determines which blocks can be computed by one kernel.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
@@ -34,11 +34,11 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""The largest height and width of a depthwise filter: kernels hold the inputs of its windows in
+"""Maximum height and width of a depthwise filter, because kernels hold the inputs of a window in
 registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
-"""The most image channels, and the most inputs of a window of a first convolution, that kernels can
-gather."""
+"""Maximum number of image channels, and of inputs per window of a first convolution, that kernels
+can gather."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Inputs of one hidden channel of one pixel; 0 without an expansion."""
+        """Number of inputs from which each hidden value is expanded; 0 without an expansion."""
         return 0 if self.expand is None else self.expand.depth
 
     @property
@@ -96,7 +96,7 @@ class Block:
         return self.project.out_channels
 
     def halo(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the input rows and columns of a tile of depthwise outputs."""
+        """Return the numbers of input rows and columns that a tile of depthwise outputs reads."""
         p = self.depthwise
         return ((rows - 1) * p.stride[0] + p.kernel[0], (columns - 1) * p.stride[1] + p.kernel[1])
 
@@ -109,7 +109,7 @@ class Block:
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
     """Return a fusion as a block without squeeze-and-excite.
 
-    None if its layers are not such a block.
+    None if the layers are not a block of this kind.
 
     expands: whether the block has a convolution that expands its input.
     """
@@ -122,10 +122,10 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
-    """Return a fusion as a block that begins with a network's first layer.
+    """Return a fusion as a block that begins with a network's first convolution.
 
-    None if its layers are not such a block. A layer that computes the image from the network's
-    input may precede the first convolution.
+    None if the layers are not a block of this kind. A layer that computes the image from the
+    network's input may precede the first convolution.
     """
     if len(problem.parts) not in (3, 4):
         return None
@@ -141,7 +141,7 @@ def stem_block_of(problem: FusionProblem) -> Block | None:
 
 
 def excited_block_of(problem: FusionProblem) -> Block | None:
-    """Return a fusion as a block with squeeze-and-excite, or None."""
+    """Return a fusion as a block with squeeze-and-excite; None if it is none."""
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, _, _, _, _, project = problem.parts
@@ -158,10 +158,10 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
     """Return the block of a fusion.
 
     None if the convolutions are of other kinds, or if the parts are not a chain. In a chain, the
-    first input of each part is the result of the previous part; an element-wise part may read that
-    result as any of its inputs.
+    first input of each part is the result of the previous part; an element-wise part may read the
+    previous result as any of its inputs.
 
-    first: the convolution that expands, if any.
+    first: the expanding convolution; empty if there is none.
     """
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
@@ -203,7 +203,7 @@ def _with_batch(part: Problem, batch: int) -> Problem:
 
 
 def reason_unfused(block: Block) -> str | None:
-    """Return why no kernel can compute a block in one step, or None."""
+    """Return why no kernel can compute the whole block; None if one can."""
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
@@ -235,7 +235,7 @@ def reason_unfused(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Return the part's index and the epilogue of each convolution.
+    """Return the index in the fusion and the epilogue of each convolution.
 
     The keys are the prefixes of the epilogues' macros in kernels.
     """

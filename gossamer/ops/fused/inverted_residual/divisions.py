@@ -1,9 +1,9 @@
-"""Divides the work of inverted_residual_mma among warps.
+"""Divide the work of inverted_residual_mma among warps.
 
-A work-group computes one chunk of hidden channels after another, each in up to three phases. Of the
-divisions of a phase whose accumulators fit the registers, the one with the fewest expected cycles
-is chosen. Divisions are cached, because many tiles of a network's blocks have the same numbers of
-warps, channels and pixels.
+A work-group computes the hidden channels chunk by chunk, each chunk in up to three phases:
+expansion, depthwise convolution and projection. For each phase, the division with the fewest
+expected cycles is chosen among those whose accumulators fit the registers. Divisions are cached,
+because many tiles of a network's blocks have the same numbers of warps, channels and pixels.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ROWS = 16
-"""Number of pixels of a pixel tile, which a warp multiplies at once."""
+"""Number of pixels of a pixel tile, which one tensor core instruction of a warp multiplies."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
-"""Input channels of a step of K, by precision."""
+"""Number of input channels per step of K (the dimension of summation), by precision."""
 # The limits of accumulators were found by compiling for sm_80, sm_90a and sm_100: beyond them the
 # compiler spills registers. On other architectures it may spill earlier, which makes kernels
 # slower.
 _MOST_SUMS_BESIDE = 24
-"""In float32 a warp expands two pixel tiles at once only if the projection has at most this number
-of accumulators."""
+"""In float32 a warp expands two pixel tiles at once only if the projection has at most this many
+accumulators per work-item."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""The most accumulators of expansion and projection together that fit the registers of a work-item
-with 16 warps per multiprocessor, by precision; more spilled on sm_100. Small expansions (see
-_MOST_PAIRS) are exempt."""
+"""Maximum number of accumulators of expansion and projection together that fit the registers of a
+work-item with 16 warps per multiprocessor, by precision; with more, the compiler spilled registers
+on sm_100. The limit does not apply to small expansions (see _MOST_PAIRS)."""
 _MOST_PAIRS = 4
-"""An expansion is small if its number of pixel tiles times its number of pairs of channel tiles is
+"""An expansion is small if (pixel tiles) x (pairs of channel tiles) that a warp expands at once is
 at most this number. Its accumulators fit the registers together with those of any projection."""
 WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""The most accumulators of expansion and projection together that fit the registers of a work-item
-with wgmma, by the number of warps per multiprocessor. With 8 warps any number fits."""
+"""Maximum number of accumulators of expansion and projection together that fit the registers of a
+work-item with wgmma, by the number of warps per multiprocessor. With 8 warps any number fits."""
 _LARGE_FILTER = 24
-"""Registers of a work-item that a filter of more than FEW_TAPS taps occupies."""
+"""Number of registers per work-item that a filter of more than FEW_TAPS taps occupies."""
 FEW_TAPS = 9
-"""The most taps of a small filter."""
+"""Maximum number of taps of a small filter."""
 WARPS = (4, 8, 16)
-"""Numbers of warps of a work-group."""
+"""Candidate numbers of warps per work-group."""
 WARPGROUP_WARPS = 4
-"""Warps of a warpgroup, which multiply together; each has one pixel tile."""
+"""Number of warps of a warpgroup. They multiply together; each warp has one pixel tile."""
 _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 # The cycles below were determined for an H200. They affect only the order in which tiles are tried.
 _PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
-"""Cycles of one tensor core for 16 pixels by 8 channels by one step of K."""
+"""Cycles in which one tensor core multiplies 16 pixels by 8 channels for one step of K."""
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
-"""Cycles of a scheduler to load a pixel tile, or the weights of 16 channels, for one step of K. In
-float32 this includes splitting each number into TF32 numbers."""
+"""Issue cycles of a scheduler for loading a pixel tile, or the weights of 16 channels, for one step
+of K. In float32 this includes splitting each number into TF32 numbers."""
 _CYCLES_OF_PAIR = 8.0
-"""Cycles of all tensor cores of a multiprocessor for 64 pixels by 16 channels by one step of K with
-wgmma."""
+"""Cycles in which all tensor cores of a multiprocessor together multiply 64 pixels by 16 channels
+for one step of K with wgmma."""
 _WGMMA_LATENCY = 120.0
 """Cycles from the first product of a warpgroup until its accumulators can be read, excluding the
 products themselves."""
 _ACCESS = 4
-"""Cycles of shared memory to deliver 16 bytes to each lane of a warp."""
+"""Cycles in which shared memory delivers 16 bytes to each lane of a warp."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
-"""Latency of a product in a chain on the same accumulators; in float32 the latency of three
-products and an addition."""
+"""Latency in cycles of a product that depends on the previous product's accumulators; in float32,
+the latency of three products and an addition."""
 _PHASE = 150.0
-"""Further cycles of a phase, including the barrier after it."""
+"""Fixed overhead of a phase in cycles, including the barrier after it."""
 _CACHED = 2**15
 """Number of cached results per function. A network with 25 blocks has about 10,000 different
 expansions."""
@@ -69,7 +69,7 @@ class WorkGroup(NamedTuple):
     """The warps of a work-group.
 
     warps: number of warps.
-    wgmma: 1 if four warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
+    wgmma: 1 if four warps multiply together with wgmma (sm_90a), 0 if each warp uses mma.
     precision: precision of the products.
     """
 
@@ -79,7 +79,7 @@ class WorkGroup(NamedTuple):
 
     @property
     def word(self) -> int:
-        """Number of elements in 16 bytes."""
+        """Number of elements in a 16-byte word."""
         return 8 if self.precision == "fp16" else 4
 
     @property
@@ -96,8 +96,8 @@ class WorkGroup(NamedTuple):
 class Division(NamedTuple):
     """The division of a phase of a chunk among warps, with its cost.
 
-    sizes: sizes of the work that a warp does at once; the functions that return divisions define
-    them.
+    sizes: sizes of the work that a warp does at once; their meaning depends on the phase, and is
+    described in the function that returns the division.
     busy: cycles in which the phase occupies the schedulers or shared memory.
     waited: cycles that a warp spends waiting for the results of its instructions.
     """
@@ -114,10 +114,11 @@ class Division(NamedTuple):
 
 def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
                   shared: float) -> Division:
-    """Return a division; each scheduler serves a quarter of the warps.
+    """Return a division with the given cycles, if each scheduler serves a quarter of the warps.
 
     issued: cycles in which one warp issues its instructions.
-    shared: cycles in which all warps access shared memory.
+    waited: cycles that a warp spends waiting for the results of its instructions.
+    shared: cycles in which shared memory serves the accesses of all warps.
     """
     return Division(sizes, max(issued * group.warps / 4, shared), waited)
 
@@ -126,11 +127,11 @@ def _product_cycles(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: 
                     steps: int, finished: float = 0.0, stored: int = 0) -> Division:
     """Return a division of products among warpgroups.
 
-    units: number of units, a unit being what a warp multiplies at once.
-    unit: numbers of pixel tiles and of pairs of channel tiles of a unit.
+    units: number of units; a unit is what a warp multiplies at once.
+    unit: numbers of pixel tiles and of pairs of channel tiles per unit.
     steps: number of steps of K.
     finished: cycles in which a warp applies the epilogue to a unit.
-    stored: words that each lane stores per unit.
+    stored: number of words that each lane stores per unit.
     """
     tiles, pairs = unit
     rounds = -(-units // group.warpgroups)
@@ -155,8 +156,9 @@ def _fastest(divisions: list[Division]) -> Division:
 def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Division:
     """Return the division of a chunk's projection.
 
-    Its sizes are the number of groups into which the output channels are divided, and the number of
-    accumulators of a work-item. The warpgroups of one group of channels share the pixels.
+    The division's sizes are the number of groups into which the output channels are divided, and
+    the number of accumulators per work-item. Warpgroups that compute the same group of channels
+    divide the pixels among themselves.
 
     pixel_tiles: number of tiles of 16 pixels.
     pairs: number of pairs of tiles of 8 output channels.
@@ -181,13 +183,14 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
               convolves: bool) -> Division:
     """Return the division of a chunk's expansion.
 
-    Its sizes are the numbers of pixel tiles and of pairs of channel tiles that a warp expands at
-    once. For all of these tiles the weights are loaded, and in float32 split, only once.
+    The division's sizes are the numbers of pixel tiles and of pairs of channel tiles that a warp
+    expands at once. The weights are loaded, and in float32 split, only once for all of these pixel
+    tiles.
 
-    pixel_tiles: number of pixel tiles of the inputs in the work-group's windows.
+    pixel_tiles: number of pixel tiles of the inputs that the work-group's depthwise windows cover.
     chunk: number of hidden channels.
     steps: number of steps of K.
-    sums: accumulators of the projection that a work-item holds during the expansion.
+    sums: number of accumulators of the projection that a work-item holds during the expansion.
     taps: number of taps of the depthwise filter.
     convolves: whether tensor cores compute the depthwise convolution.
     """
@@ -209,7 +212,7 @@ def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: 
           pairs: int, taps: int) -> bool:
     """Return whether the accumulators of an expansion fit the registers.
 
-    tiles, pairs: pixel tiles and pairs of channel tiles that a warp expands at once.
+    tiles, pairs: numbers of pixel tiles and of pairs of channel tiles that a warp expands at once.
     """
     if group.wgmma:
         return tiles == 1 and (pairs == 1 or fits_warpgroup(group, sums, pairs, taps))
@@ -224,17 +227,17 @@ def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: 
 def fits_warpgroup(group: WorkGroup, sums: int, pairs: int, taps: int) -> bool:
     """Return whether the accumulators of a wgmma expansion fit the registers.
 
-    pairs: pairs of channel tiles that a warp expands at once.
+    pairs: number of pairs of channel tiles that a warp expands at once.
     """
     most = WARPGROUP_SUMS[max(WARPS)] if group.warps == max(WARPS) else math.inf
     return warpgroup_sums(sums, pairs, taps) <= most
 
 
 def warpgroup_sums(sums: int, pairs: int, taps: int) -> int:
-    """Return the registers that a work-item needs with wgmma.
+    """Return the number of registers that a work-item needs with wgmma.
 
-    They hold the accumulators of the projection, those of an expansion of `pairs` pairs of channel
-    tiles, and the filter if it is large.
+    The registers hold the accumulators of the projection, those of an expansion of `pairs` pairs of
+    channel tiles, and the filter if it is large.
     """
     return sums + 8 * pairs + _LARGE_FILTER * (taps > FEW_TAPS)
 
@@ -245,14 +248,15 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
                                 rows_at_once: int) -> Division:
     """Return the division of a chunk's depthwise convolution on tensor cores.
 
-    Its size is the number of consecutive outputs of a column that a warp computes.
+    The division's size is the number of consecutive outputs of a column that a warp computes.
 
-    outputs: rows and columns of outputs.
+    outputs: numbers of rows and columns of outputs.
     chunk: number of hidden channels.
     stride: the stride in rows.
-    rows_at_once: rows of outputs that a warp accumulates at once.
+    rows_at_once: number of rows of outputs that a warp accumulates at once.
     """
-    # a product covers two neighbouring taps, or the last taps of two rows of odd length
+    # a product covers two neighbouring taps of a row or, if rows have odd length, the last taps of
+    # two rows
     taps, columns_of_taps = math.prod(kernel), kernel[1] // 2 + kernel[1] % 2
     pairs = -(-taps // 2)
 
@@ -275,9 +279,9 @@ def convolution(group: WorkGroup, outputs: tuple[int, int], chunk: int, kernel: 
                 stride: int) -> Division:
     """Return the division of a chunk's depthwise convolution without tensor cores.
 
-    Its size is the number of neighbouring outputs that a work-item computes at once.
+    The division's size is the number of neighbouring outputs that a work-item computes at once.
 
-    outputs: rows and columns of outputs.
+    outputs: numbers of rows and columns of outputs.
     chunk: number of hidden channels.
     stride: the stride in columns.
     """

@@ -1,6 +1,7 @@
 """The algorithms inverted_residual and separable: a MobileNet block in one kernel.
 
-The kernel is in the dialect and runs on any device that compiles kernels.
+The kernel is written in the dialect common to CUDA and OpenCL, and runs on any device that compiles
+kernels.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ RunTimeBuffer = Callable[..., Argument]
 
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
-"""The most units of the projection that fit the registers of a work-item. A unit is the
-accumulators of four pixels and four channels."""
+"""Maximum number of units of the projection whose accumulators fit the registers of a work-item. A
+unit is four pixels by four channels."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Approximate numbers of output pixels of tiles."""
+"""Candidate numbers of output pixels per tile, approximately."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
-"""The most bytes of shared memory of a work-group; with more, only one work-group would fit a
+"""Maximum bytes of shared memory per work-group; with more, only one work-group would fit on a
 compute unit."""
 CONFIGS = 3
-"""Number of candidate tiles for a block."""
+"""Number of candidate tiles per block."""
 _AT_ONCE = 2
-"""Work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of thumb that
-affect only the order in which tiles are tried."""
+"""Number of work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of
+thumb that affect only the order in which tiles are tried."""
 _PRODUCTS = 400.0
-"""Multiplications per work-item and microsecond."""
+"""Number of multiplications per work-item and microsecond."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of outputs of a work-group, and its chunk of hidden channels.
+    """The tile of outputs of a work-group, and its number of hidden channels per chunk.
 
     rows: rows of outputs.
     columns: columns of outputs.
@@ -78,19 +79,19 @@ class Tile:
         return -(-units // self.work_group)
 
     def hidden(self, block: Block) -> int:
-        """Return the number of hidden channels, padded to whole chunks."""
+        """Return the number of hidden channels, rounded up to a multiple of the chunk."""
         return -(-block.hidden // self.chunk) * self.chunk
 
     def shared_bytes(self, block: Block) -> int:
-        """Return the bytes of shared memory of a work-group."""
+        """Return the bytes of shared memory per work-group."""
         height, width = block.halo(self.rows, self.columns)
         return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
 
     def products(self, block: Block) -> float:
         """Return the number of multiplications of a launch for one image.
 
-        Pixels in the overlapping windows of several tiles count once per tile. Outputs of tiles
-        beyond the image count, too.
+        Input pixels that several tiles read count once per tile. Outputs beyond the edge of the
+        image count, too.
         """
         p = block.depthwise
         tiles = self.count(block)
@@ -99,12 +100,12 @@ class Tile:
         hidden = self.hidden(block)
         outputs = -(-self.rows * self.columns // 4) * 4
         expanded = pixels * (block.channels if block.expand is not None else 1)
-        # loading the input of a tap costs about as much as the multiplication
+        # loading the input of a tap costs about as much as the multiplication, hence the factor 2
         return tiles * hidden * (expanded + 2 * outputs * p.kernel[0] * p.kernel[1]
                                  + outputs * block.out_channels)
 
     def count(self, block: Block) -> int:
-        """Return the number of tiles of an image."""
+        """Return the number of tiles per image."""
         p = block.depthwise
         return -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
 
@@ -210,12 +211,12 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
                  x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
                  projects: bool = True, totals: RunTimeBuffer | None = None,
                  gates: RunTimeBuffer | None = None) -> Launch:
-    """Return the launch that computes a block or a stage of it.
+    """Return the launch that computes a block, or one of its two stages.
 
-    convolves: whether to compute the expansion and the depthwise convolution. Otherwise x holds the
+    convolves: whether to compute the expansion and the depthwise convolution. If not, x holds the
     results of the depthwise convolution, as written by a launch without `projects`, and `gates`
-    holds the factors by which the kernel scales them.
-    projects: whether to compute the projection. Otherwise the kernel writes the results of the
+    holds the factors by which the kernel multiplies these results.
+    projects: whether to compute the projection. If not, the kernel writes the results of the
     depthwise convolution to y, and the sum of each channel over each tile to `totals`.
     """
     p, chunk = block.depthwise, tile.chunk

@@ -52,20 +52,20 @@ _CONFIGS = 4
 _LARGE_CONFIGS = 3
 """Number of further candidate tiles with clusters of more than _SURE_CLUSTER work-groups."""
 _SURE_CLUSTER = 8
-"""The largest cluster size that every device with clusters supports, in work-groups."""
+"""The largest cluster size, in work-groups, that every device with clusters supports."""
 _MULTIPLE = 8
 """The numbers of input and output channels must be multiples of this number, so that no load of 16
 bytes spans two pixels."""
 
 
 class _FusedBlockMma(FusionAlgorithm, abc.ABC):
-    """A block in one kernel that runs as clusters of work-groups."""
+    """A block in one kernel, which is launched in clusters of work-groups."""
 
     writes_parts = True
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
-        """Return a fusion as a block of the algorithm's kind, or None."""
+        """Return a fusion as a block of the algorithm's kind; None if it is none."""
 
     def recognises(self, problem: FusionProblem) -> bool:
         return self.block_of(problem) is not None
@@ -100,8 +100,9 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # all precisions use the tiles of the last precision, unless none of these fits another
-        # precision, or the block has squeeze-and-excite, where each tile is a whole image
+        # all precisions use the tiles chosen for the last of `precisions`; a precision gets tiles
+        # of its own only if none of these fits it, or if the block has squeeze-and-excite, where
+        # each tile is a whole image
         ranked = [precision for precision in fitting
                   if precision == fitting[0] or block.excite is not None or not any(
                       BlockTiling(block, tile, precision).fits(device.limits)
@@ -112,7 +113,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                   ranked: Sequence[str]) -> Iterator[Variant]:
         """Yield the variants in the given precisions.
 
-        ranked: the precisions for which the tiles are chosen by expected time.
+        ranked: the precisions whose expected times determine the candidate tiles.
         """
         block = self.block_of(problem)
         assert block is not None
@@ -233,9 +234,9 @@ class SqueezeExciteMma(_FusedBlockMma):
 
 
 def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
-    """Yield the candidate tiles of some precisions, each once.
+    """Yield the candidate tiles of the precisions in `ranked`, each tile once.
 
-    The tiles of the first precision come first. An empty batch has one arbitrary tile.
+    The tiles of the first precision come first. For an empty batch one arbitrary tile is yielded.
     """
     if not block.depthwise.outputs[0].size:
         yield BlockTile(1, 1, 16, 1, 1)
@@ -251,15 +252,15 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
     """Yield the candidate tiles of a precision.
 
-    They are the tiles with the lowest expected times at each of BATCHES. Those for the batch size
-    nearest to the block's come first; the others are computed only if the caller asks for more
-    tiles.
+    The candidates are the tiles with the lowest expected times at each batch size in BATCHES. The
+    candidates for the batch size nearest to the block's come first; the others are computed only if
+    the caller asks for more tiles.
     """
     known = set[BlockTile]()
     for batch in sorted(BATCHES, key=lambda other: abs(other - block.depthwise.batch)):
         order = [tile for tile in _best(block, batch, precision, limits) if tile not in known]
-        # without measurements the first tile is used, so every device with clusters must support
-        # its cluster size
+        # without measurements the first tile is used, so its cluster size must be supported by
+        # every device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(order)

@@ -18,7 +18,7 @@ from gossamer.ops.image import image_macros
 
 
 def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
-    """Return the macros of the kernel.
+    """Return the macros with which the kernel is compiled.
 
     dtype: dtype of the kernel's tensors.
     bulk: whether the device supports bulk copies (cp.async.bulk).
@@ -92,7 +92,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
     """Return the C declarations of an epilogue's operands.
 
     constants: name of the array that holds the channel operands one after another.
-    first: number of channel operands in the array before the epilogue's first one.
+    first: number of channel operands in the array that precede those of the epilogue.
     size: number of elements of each channel operand in the array, as a C expression.
     tensor: name of the array of tensor operands.
     """
@@ -110,9 +110,9 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
     """Return the macros of an epilogue whose results stay in shared memory.
 
-    START(channel) is the initial value of a channel's accumulators. STORE(target, first, second,
-    channel) applies the rest of the epilogue to the results of two neighbouring channels and stores
-    them.
+    START(channel) is the initial value of a channel's accumulators: its bias, or 0. STORE(target,
+    first, second, channel) applies the rest of the epilogue to the results `first` and `second` of
+    two neighbouring channels, and stores both.
     """
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
@@ -137,8 +137,8 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
     """Return the bounds to which an expression clips its first input.
 
-    None for other expressions, and if float16 cannot represent a bound exactly. With exact bounds
-    it makes no difference whether the input is rounded to float16 before or after clipping.
+    None if the expression does anything else, or if float16 cannot represent a bound exactly. With
+    exact bounds, rounding the input to float16 before or after clipping gives the same result.
     """
     if expression.outputs == (0,):
         return -np.inf, np.inf
@@ -161,9 +161,9 @@ def _both_halves(value: float) -> str:
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the constants of each chunk, (chunks, 32-bit words).
 
-    A chunk consists of the expansion weights, the depthwise weights, the channel operands of the
-    epilogues of expansion and depthwise convolution, and the projection weights. Padding channels
-    are zeros.
+    For each chunk, the array holds the expansion weights, the depthwise weights, the channel
+    operands of the epilogues of expansion and depthwise convolution, and the projection weights.
+    Weights of padding channels are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
@@ -190,15 +190,15 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the constants of the output channels, (constants, channels) in float32."""
+    """Return the channel operands of the projection's epilogue, (operands, channels) in float32."""
     rows = _operand_rows(block, block.part(block.project), arrays, block.out_channels)
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
 
 
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the weights of a squeeze-and-excite layer's first product.
+    """Return the weights of the squeezing convolution.
 
-    Their shape is (squeezed channels, hidden channels); padding channels are zeros.
+    The array is (squeezed channels, hidden channels); weights of padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -207,9 +207,9 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 
 
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the weights of a squeeze-and-excite layer's second product.
+    """Return the weights of the exciting convolution.
 
-    Their shape is (squeezed channels, hidden channels); padding channels are zeros.
+    The array is (squeezed channels, hidden channels); weights of padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -220,7 +220,7 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the channel operands of squeeze-and-excite in float32.
 
-    The operands of the first product come first.
+    The operands of the squeezing convolution come first.
     """
     block, layer = divided.block, divided.block.excite
     assert layer is not None
@@ -269,15 +269,12 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
 
 
 def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
-    """Return weights in the order that the tile's instruction reads.
-
-    They are 32-bit words for each step of K and each 16 output channels.
-    """
+    """Return weights in the order in which the tile's instruction (wgmma or mma) reads them."""
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Return weights as right operands of wgmma.
+    """Return weights as B operands of wgmma, in 32-bit words.
 
     For each step of K and each 8 output channels, the lower half of the step's input channels comes
     before the upper half. Each half holds 16 bytes per output channel.
@@ -288,13 +285,13 @@ def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
 
 
 def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Return weights as right operands of mma.
+    """Return weights as B operands of mma, in 32-bit words.
 
-    For each step of K and each 16 output channels they are the right operands of two mma
+    For each step of K and each 16 output channels, the words are the B operands of two mma
     instructions: four 32-bit registers for each of 32 lanes. Register 2 j + h of lane l holds
-    weights of channel l / 4 of channel tile j and half h of the step's input channels. In fp16
-    these are the weights of input channels 2 (l % 4) and 2 (l % 4) + 1 of the half; in other
-    precisions, of input channel l % 4 of the half.
+    weights of output channel l / 4 of channel tile j, for half h of the step's input channels. In
+    fp16 the register holds the weights of input channels 2 (l % 4) and 2 (l % 4) + 1 of the half;
+    in other precisions, that of input channel l % 4 of the half.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
@@ -302,7 +299,7 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
 
 
 def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
-    """Convert numbers to a precision, stored in 32-bit words."""
+    """Round numbers to a precision, and return them as 32-bit words."""
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

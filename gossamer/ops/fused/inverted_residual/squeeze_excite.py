@@ -1,7 +1,7 @@
 """The algorithm squeeze_excite: a MobileNet block with squeeze-and-excite.
 
-The block is computed by three kernels in the dialect, which run on any device that compiles
-kernels.
+The block is computed by three kernels in the dialect common to CUDA and OpenCL, which run on any
+device that compiles kernels.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _WORK_GROUP = 128
 class SqueezeExcite(FusionAlgorithm):
     """A block with a squeeze-and-excite layer in three kernels.
 
-    The first computes the expansion and the depthwise convolution, and sums each channel over each
-    tile. The second computes the gates. The third loads the depthwise results, scales them by the
-    gates and computes the projection.
+    The first kernel computes the expansion and the depthwise convolution, and sums each channel
+    over each tile. The second kernel computes the gates. The third kernel loads the depthwise
+    results, multiplies them by the gates and computes the projection.
     """
 
     name = "squeeze_excite"
@@ -102,8 +102,10 @@ class SqueezeExcite(FusionAlgorithm):
 class _Workspace:
     """The three tensors in a variant's workspace.
 
-    They are the depthwise convolution's results, the sums of each channel over each tile, and the
-    gates.
+    hidden: results of the depthwise convolution.
+    totals: sum of each channel over each tile.
+    gates: the gates.
+    nbytes: bytes of the workspace.
     """
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
@@ -138,13 +140,13 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Return the number of work-items per output of the squeeze layer."""
+    """Return the number of work-items that compute each output of the squeezing convolution."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 
 
 def _gate_bytes(block: Block) -> int:
-    """Return the bytes of shared memory of the kernel that computes gates."""
+    """Return the bytes of shared memory per work-group of the kernel that computes the gates."""
     assert block.excite is not None
     return 4 * (block.hidden + _gate_parts(block) * block.excite.squeezed)
 

@@ -1,7 +1,6 @@
-"""Divides a block into tiles for inverted_residual_mma.
+"""Divide a block into tiles for inverted_residual_mma, and tiles among work-groups and warps.
 
-Tiles are divided among work-groups and warps. `tilings` lists the tiles that a device can run, in
-the order of their expected times.
+`tilings` lists the tiles that fit a device, in increasing order of expected time.
 """
 
 from __future__ import annotations
@@ -33,36 +32,36 @@ from gossamer.ops.gpu import BEGIN, COPIED, RESERVED_BYTES, LaunchWork, groups_p
 _PAIR_WORDS = 32
 """Number of 16-byte words of weights for one step of K and a pair of channel tiles."""
 _MOST_TAPS = 25
-"""The most taps of a depthwise convolution on tensor cores: the inputs of more taps do not fit the
-registers."""
+"""Maximum number of taps of a depthwise convolution on tensor cores; the inputs of more taps would
+not fit the registers."""
 _MOST_STRIDE = 2
-"""The largest row stride of a depthwise convolution on tensor cores."""
-# The limits of accumulators were found in the same way as those of divisions.py.
+"""Maximum row stride of a depthwise convolution on tensor cores."""
+# The limits of accumulators were found by compiling, as those in divisions.py.
 _MOST_SUMS = 96
-"""The most accumulators of the projection that fit the registers of a work-item."""
+"""Maximum number of accumulators of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
-"""The same limit for a projection after squeeze-and-excite in TF32 and float32, with 16 warps; more
-accumulators spilled on sm_100."""
+"""The limit _MOST_SUMS for a projection after squeeze-and-excite in TF32 and float32 with 16 warps;
+with more accumulators, the compiler spilled registers on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""The most accumulators of expansion and projection with wgmma for which a work-item can also hold
-four rows of depthwise outputs in registers, with 16 warps per multiprocessor."""
+"""Maximum number of accumulators of expansion and projection with wgmma for which a work-item can
+also hold four rows of depthwise outputs in registers, with 16 warps per multiprocessor."""
 _UNIT_BYTES = 233472
-"""Bytes of shared memory of a multiprocessor of sm_90a."""
+"""Bytes of shared memory per multiprocessor of sm_90a."""
 _MOST_GRID = 65535
-"""Maximum number of work-groups of a grid along y and along z."""
+"""Maximum number of work-groups of a grid along each of y and z."""
 _FEW_WARPS = 8
-"""The most warps per multiprocessor for which a warp computes four rows of depthwise outputs at
-once, if the filter has at most FEW_TAPS taps."""
+"""Maximum number of warps per multiprocessor with which a warp computes four rows of depthwise
+outputs at once, if the filter has at most FEW_TAPS taps."""
 _BARRIER_WORDS = 3
-"""Number of 16-byte words of the barriers for copies and sums."""
-# The rates below were fitted to reproduce the order of MobileNet's tiles under earlier models,
+"""Number of 16-byte words for the barriers of copies and sums."""
+# The rates below were fitted so that MobileNet's tiles are ranked as by an earlier cost model,
 # which had been fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
-"""Factors on the busy and on the waited cycles of a phase (see Division), and further cycles of a
-phase, including the barrier after it."""
+"""Factors by which the busy and the waited cycles of a phase are multiplied (see Division), and the
+fixed overhead of a phase in cycles, including the barrier after it."""
 _CLUSTER, _MEMBER, _EXCITES = 723.0, 122.0, 5000.0
 """Start-up cycles of a cluster, start-up cycles of each further work-group of the cluster, and
-cycles of a squeeze-and-excite layer without loading its weights."""
+cycles of a squeeze-and-excite layer excluding the loading of its weights."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ class BlockTile:
 
     rows: rows of outputs.
     columns: columns of outputs.
-    chunk: hidden channels that a work-group computes at once; a multiple of 16.
+    chunk: number of hidden channels that a work-group computes at once; a multiple of 16.
     cluster: number of work-groups, to which chunks are assigned round-robin.
-    warps: number of warps of a work-group.
-    wgmma: 1 if four warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
+    warps: number of warps per work-group.
+    wgmma: 1 if four warps multiply together with wgmma (sm_90a), 0 if each warp uses mma.
     """
 
     rows: int
@@ -100,18 +99,18 @@ class BlockTiling:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """Rows and columns of depthwise inputs of a tile."""
+        """Numbers of rows and columns of depthwise inputs per tile."""
         return self.block.halo(self.tile.rows, self.tile.columns)
 
     @cached_property
     def _windows(self) -> int:
-        """Maximum number of pixels in a tile's windows."""
+        """Maximum number of input pixels that a tile's depthwise windows cover."""
         p = self.block.depthwise
         return min(self.halo[0], p.height) * min(self.halo[1], p.width)
 
     @cached_property
     def pixel_tiles(self) -> int:
-        """Number of pixel tiles (16 pixels) of a tile's outputs."""
+        """Number of pixel tiles (16 pixels) in a tile's outputs."""
         return -(-self.tile.rows * self.tile.columns // ROWS)
 
     @cached_property
@@ -121,7 +120,7 @@ class BlockTiling:
 
     @property
     def hidden(self) -> int:
-        """Number of hidden channels, padded to whole chunks."""
+        """Number of hidden channels, rounded up to a multiple of the chunk."""
         return self.chunks * self.tile.chunk
 
     @cached_property
@@ -131,7 +130,7 @@ class BlockTiling:
 
     @property
     def stages(self) -> int:
-        """Number of chunks that have their weights in shared memory at once."""
+        """Number of chunks whose weights are in shared memory at once."""
         return min(self.own_chunks, 2)
 
     @cached_property
@@ -141,10 +140,10 @@ class BlockTiling:
 
     @property
     def operands(self) -> int:
-        """Number of stored elements per pixel of the block's input.
+        """Number of elements stored per pixel of the block's input.
 
-        In shared memory there is one for each channel, or one for each input gathered from the
-        pixel's window, padded with zeros to whole steps of K.
+        An element is an input channel or, if the first convolution gathers windows, an input of the
+        pixel's window; windows are padded with zeros to a multiple of the step of K.
         """
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
@@ -157,7 +156,7 @@ class BlockTiling:
 
     @cached_property
     def out_pairs(self) -> int:
-        """Number of pairs of channel tiles (8 channels) of the output."""
+        """Number of pairs of channel tiles (8 channels) in the output."""
         return -(-self.block.out_channels // 16)
 
     @cached_property
@@ -167,9 +166,9 @@ class BlockTiling:
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
-        """Number of constants of a channel in each of three epilogues.
+        """Number of constants per channel in the epilogue of each convolution.
 
-        They are the epilogues of the expansion, the depthwise convolution and the projection.
+        The order is expansion (0 if there is none), depthwise convolution, projection.
         """
         counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
         first, second, third = counts if len(counts) == 3 else (0, *counts)
@@ -177,10 +176,9 @@ class BlockTiling:
 
     @cached_property
     def constant_words(self) -> int:
-        """Number of 16-byte words of a chunk's other constants.
+        """Number of 16-byte words of a chunk's depthwise weights and epilogue constants.
 
-        They are the depthwise weights, and the constants in the epilogues of the expansion and of
-        the depthwise convolution.
+        The constants are those in the epilogues of the expansion and of the depthwise convolution.
         """
         taps = math.prod(self.block.depthwise.kernel)
         if self.convolves:
@@ -196,7 +194,7 @@ class BlockTiling:
 
     @property
     def fragments(self) -> int:
-        """Number of fragments (16 pixels by 8 channels) of a tile's results."""
+        """Number of fragments (16 pixels by 8 channels) in a tile's results."""
         return self.pixel_tiles * (self.block.out_channels // 8)
 
     @cached_property
@@ -208,10 +206,10 @@ class BlockTiling:
 
     @cached_property
     def row_tiles(self) -> int:
-        """Number of pixel tiles (16 pixels) in the windows of a work-group.
+        """Number of pixel tiles (16 pixels) that a work-group's depthwise windows cover.
 
-        It is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup, expands
-        at once.
+        The number is rounded up to a multiple of the tiles that a warp (with wgmma, a warpgroup)
+        expands at once.
         """
         of_unit = self.expand_tiles * self._work_group.warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
@@ -233,17 +231,17 @@ class BlockTiling:
 
     @property
     def sums(self) -> int:
-        """Number of the projection's accumulators per work-item."""
+        """Number of accumulators of the projection per work-item."""
         return self._projection.sizes[1]
 
     @property
     def outputs_in_turn(self) -> int:
-        """Consecutive outputs of a column that a warp computes on tensor cores."""
+        """Number of consecutive outputs of a column that a warp computes on tensor cores."""
         return self._convolution_on_tensor_cores.sizes[0]
 
     @property
     def columns_at_once(self) -> int:
-        """Neighbouring outputs that a work-item computes without tensor cores."""
+        """Number of neighbouring outputs that a work-item computes without tensor cores."""
         return self._convolution.sizes[0]
 
     @cached_property
@@ -281,7 +279,7 @@ class BlockTiling:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group."""
+        """Bytes of shared memory per work-group."""
         word, expands = self._work_group.word, self.block.expand is not None
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
@@ -304,9 +302,10 @@ class BlockTiling:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of depthwise outputs that a warp accumulates on tensor cores.
+        """Number of rows of depthwise outputs that a warp accumulates at once on tensor cores.
 
-        The number is larger with few warps, which leave registers free and hide little latency.
+        With few warps the number is larger, because registers are free and the warps alone hide
+        little latency.
         """
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
@@ -316,7 +315,7 @@ class BlockTiling:
 
     @cached_property
     def blocks_per_unit(self) -> int:
-        """Number of work-groups per multiprocessor that the compiler must allow."""
+        """Number of work-groups per multiprocessor for which the compiler must leave registers."""
         if self.tile.wgmma:
             most = next((warps for warps, sums in WARPGROUP_SUMS.items()
                          if warpgroup_sums(self.sums, self.expand_pairs, self._taps) <= sums), 8)
@@ -329,9 +328,10 @@ class BlockTiling:
         return max(1, most // self.tile.warps)
 
     def fits(self, limits: Limits) -> bool:
-        """Return whether the device can run the tile."""
+        """Return whether the tiling fits the device."""
         tile, p, excites = self.tile, self.block.depthwise, self.block.excite is not None
-        # wgmma kernels need float16 or TF32 and multiples of four warps, without squeeze-and-excite
+        # wgmma kernels need float16 or TF32 and a multiple of four warps, and do not support
+        # squeeze-and-excite
         if tile.wgmma and (not limits.wgmma or self.precision == "fp32" or excites
                            or tile.warps % WARPGROUP_WARPS or not fits_warpgroup(
                                self._work_group, self.sums, self.expand_pairs, self._taps)):
@@ -342,7 +342,7 @@ class BlockTiling:
                 and max(-(-p.out_height // tile.rows), p.batch) <= _MOST_GRID)
 
     def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel."""
+        """Return the expected time of the kernel in microseconds."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
@@ -353,7 +353,7 @@ class BlockTiling:
         waited = sum(max(phase.busy, _STALLED * phase.waited) + _PHASE for phase in phases)
         begin = BEGIN + fetched + _CLUSTER * (tile.cluster > 1) + _MEMBER * (tile.cluster - 1)
         if self.block.excite is not None:
-            # the work-groups of the cluster share the weights of the two small products
+            # the weights of the two small convolutions are divided among the cluster's work-groups
             begin += _EXCITES + (self.block.excite.squeezed * self.hidden * 32
                                  / self._work_group.word / tile.cluster / COPIED)
         return LaunchWork(
@@ -364,20 +364,20 @@ class BlockTiling:
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
-"""Approximate numbers of output rows and columns of tiles."""
+"""Candidate numbers of output rows and columns per tile, approximately."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
-"""Batch sizes that determine the candidate tiles. The candidates are the same at every batch size,
-so that a plan tuned at one batch size can be used at others."""
+"""Batch sizes for which candidate tiles are chosen. A block has the same candidates at every batch
+size, so that a plan tuned at one batch size can be used at others."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
-"""The largest cluster size is tried if it leads to at most this number of work-groups per
+"""The largest cluster size is tried if it results in at most this number of work-groups per
 multiprocessor."""
 
 
 @lru_cache(maxsize=1024)
 def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Return the tiles that the device can run, by expected time."""
+    """Return the tiles that fit the device, in increasing order of expected time."""
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
@@ -406,11 +406,11 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Return the cluster sizes to try.
 
-    They are the largest size with fewer work-groups than compute units, the smallest size with at
-    least as many, and the largest possible size if it has at most _MOST_SHARED work-groups per
-    compute unit.
+    The sizes are the largest with which a launch has fewer work-groups than compute units, the
+    smallest with which it has at least as many, and the largest possible size if it results in at
+    most _MOST_SHARED work-groups per compute unit.
 
-    groups: number of clusters of a launch.
+    groups: number of clusters per launch.
     most: the largest possible size.
     units: number of compute units.
     """
@@ -423,9 +423,9 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def has_tile(block: Block, precision: str, limits: Limits) -> bool:
-    """Return whether the device can run any tile of a block in a precision.
+    """Return whether any tile of a block fits the device in a precision.
 
-    Tiles with the smallest chunk and without a cluster are checked first, because that is fast.
+    Tiles with the smallest chunk and without clusters are checked first, because this is fast.
     """
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
@@ -436,9 +436,9 @@ def has_tile(block: Block, precision: str, limits: Limits) -> bool:
 
 
 def _shapes(block: Block) -> list[tuple[int, int]]:
-    """Return the rows and columns of the tiles to try.
+    """Return the (rows, columns) of the tiles to try.
 
-    With squeeze-and-excite, which needs means over the image, the only tile is the whole image.
+    Squeeze-and-excite needs means over the image, so that its only tile is the whole image.
     """
     p = block.depthwise
     if block.excite is not None:
@@ -448,8 +448,8 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Return the length of nearly equal tiles that cover `size`.
+    """Return the length of tiles that cover `size`, as equal as possible.
 
-    There are as few tiles as a maximum length of `most` allows.
+    The number of tiles is the smallest for which the length is at most `most`.
     """
     return -(-size // -(-size // most))
