@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tests.ops.conv2d.dense.test_dense as depthwise
+import tests.ops.conv2d.grouped.test_grouped_mma as grouped
 import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
 import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
 import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
@@ -218,6 +219,33 @@ def test_depthwise_tiled_works_on_parts_of_larger_tensors(emulate: Emulate, name
         variant = next(iter(depthwise.ALGORITHM.variants_in(problem, device, (precision,))))
         check_variants(depthwise.ALGORITHM, problem, device,
                        list(with_parts(depthwise.ALGORITHM, problem, variant)))
+
+
+@pytest.mark.parametrize("mode, name, precision, config", [
+    ("bounds", "pairs", "fp16", {"stages": 1}), ("races", "fours", "fp16", {"stages": 2}),
+    ("bounds", "eights, stride 2", "fp16", {"units": 2}),
+    ("bounds", "sixteens, uneven window", "fp16", {"rows": 2}),
+    ("races", "thirty-twos", "fp16", {"stages": 2}), ("bounds", "thirty-twos", "tf32", {}),
+    ("bounds", "sixty-fours, 1x1", "fp16", {}), ("bounds", "groups across units", "fp16", {}),
+    ("bounds", "fewer outputs", "fp16", {}), ("bounds", "more outputs, dilation", "tf32", {}),
+    ("bounds", "more outputs, dilation", "fp16", {}), ("plain", "7x7", "fp16", {"rows": 4}),
+    ("plain", "fours", "tf32", {"stages": 2})])
+def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
+                     config: dict[str, int]) -> None:
+    # with one multiprocessor a work-group takes several tiles
+    units = 1 if config.get("stages") == 2 else 132
+    device, problem = emulate(mode, schedule=2, compute_units=units), grouped.PROBLEMS[name]
+    check_variants(grouped.ALGORITHM, problem, device, [
+        variant for variant in grouped.ALGORITHM.variants(problem, device)
+        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_grouped_mma_works_on_parts_of_larger_tensors(emulate: Emulate, precision: str) -> None:
+    device, problem = emulate("bounds", schedule=1), grouped.PROBLEMS["fours"]
+    variant = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
+    check_variants(grouped.ALGORITHM, problem, device,
+                   list(with_parts(grouped.ALGORITHM, problem, variant)))
 
 
 BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
