@@ -20,6 +20,7 @@ import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.common import config_of
+from gossamer.ops.conv2d.grouped.tiling import GroupedTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
@@ -221,23 +222,27 @@ def test_depthwise_tiled_works_on_parts_of_larger_tensors(emulate: Emulate, name
                        list(with_parts(depthwise.ALGORITHM, problem, variant)))
 
 
-@pytest.mark.parametrize("mode, name, precision, config", [
-    ("bounds", "pairs", "fp16", {"stages": 1}), ("races", "fours", "fp16", {"stages": 2}),
-    ("bounds", "eights, stride 2", "fp16", {"units": 2}),
-    ("bounds", "sixteens, uneven window", "fp16", {"rows": 2}),
-    ("races", "thirty-twos", "fp16", {"stages": 2}), ("bounds", "thirty-twos", "tf32", {}),
-    ("bounds", "sixty-fours, 1x1", "fp16", {}), ("bounds", "groups across units", "fp16", {}),
-    ("bounds", "fewer outputs", "fp16", {}), ("bounds", "more outputs, dilation", "tf32", {}),
-    ("bounds", "more outputs, dilation", "fp16", {}), ("plain", "7x7", "fp16", {"rows": 4}),
-    ("plain", "fours", "tf32", {"stages": 2})])
+@pytest.mark.parametrize("mode, name, precision, tile", [
+    ("bounds", "pairs", "fp16", GroupedTile(1, 4, 7, 2, 2, 1)),
+    ("races", "fours", "fp16", GroupedTile(2, 1, 8, 2, 2, 2)),
+    ("plain", "fours", "tf32", GroupedTile(7, 1, 7, 1, 2, 2)),
+    ("bounds", "eights, stride 2", "fp16", GroupedTile(2, 2, 7, 2, 2, 1)),
+    ("bounds", "eights, stride 2", "tf32", GroupedTile(4, 1, 8, 4, 2, 2)),
+    ("bounds", "sixteens, uneven window", "fp16", GroupedTile(2, 2, 7, 1, 2, 2)),
+    ("races", "thirty-twos", "fp16", GroupedTile(4, 2, 7, 2, 4, 2)),
+    ("bounds", "thirty-twos", "tf32", GroupedTile(2, 4, 7, 1, 2, 1)),
+    ("bounds", "sixty-fours, 1x1", "fp16", GroupedTile(1, 2, 7, 4, 4, 1)),
+    ("bounds", "groups across units", "fp16", GroupedTile(4, 1, 8, 4, 2, 1)),
+    ("bounds", "fewer outputs", "fp16", GroupedTile(2, 1, 14, 2, 2, 2)),
+    ("bounds", "more outputs, dilation", "tf32", GroupedTile(1, 2, 8, 2, 2, 1)),
+    ("bounds", "more outputs, dilation", "fp16", GroupedTile(2, 1, 7, 1, 2, 2)),
+    ("plain", "7x7", "fp16", GroupedTile(4, 1, 8, 1, 2, 2))])
 def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
-                     config: dict[str, int]) -> None:
+                     tile: GroupedTile) -> None:
     # with one multiprocessor a work-group takes several tiles
-    units = 1 if config.get("stages") == 2 else 132
-    device, problem = emulate(mode, schedule=2, compute_units=units), grouped.PROBLEMS[name]
-    check_variants(grouped.ALGORITHM, problem, device, [
-        variant for variant in grouped.ALGORITHM.variants(problem, device)
-        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
+    device, problem = emulate(mode, schedule=2, compute_units=1), grouped.PROBLEMS[name]
+    first = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
+    check_variants(grouped.ALGORITHM, problem, device, [replace(first, config=config_of(tile))])
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])

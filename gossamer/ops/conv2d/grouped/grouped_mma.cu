@@ -57,6 +57,11 @@
 #define LINE (STRIDE_X * CONGRUENT * PITCH)  /* words of a row of pixels */
 #define HALO (HALO_H * LINE)
 #define STEPS (SPAN / 2) /* steps of two words of a pixel */
+#if SPAN > 2
+#define COLUMNS_UNROLLED 1 /* columns of the window whose code is unrolled */
+#else
+#define COLUMNS_UNROLLED 3
+#endif
 #define UNIT_WORDS (KERNEL_W * STEPS * KERNEL_H * TILES / 2 * 32) /* words of a unit's weights */
 #define POSITION_TILES CEIL_DIV(STRIPS * COLUMNS, 16)
 /* the first word of a pixel that a unit reads */
@@ -116,10 +121,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, PER_UNIT) void grouped_mma(
                 + lane / 16);
             const uint4 *factor = factors + unit * UNIT_WORDS + lane;
             float sums[ROWS][TILES][4] = {};
-            for (int s = 0; s < KERNEL_W; s++) {
+            UNROLL_BY(COLUMNS_UNROLLED) for (int s = 0; s < KERNEL_W; s++) {
                 int place = s * DILATION_X;
                 int slot = place % STRIDE_X * CONGRUENT + place / STRIDE_X;
-                for (int step = 0; step < STEPS; step++) {
+                UNROLL_BY(2) for (int step = 0; step < STEPS; step++) {
                     uint4 of_rows[KERNEL_H][TILES / 2];
                     UNROLL for (int r = 0; r < KERNEL_H; r++)
                         UNROLL for (int n = 0; n < TILES / 2; n++)

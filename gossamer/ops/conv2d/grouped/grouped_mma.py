@@ -97,8 +97,8 @@ class GroupedMma(Algorithm):
         x_image, _, x_row, x_column = x.strides
         y_image, _, y_row, y_column = y.strides
         launch = Launch(
-            device.compile(_source(work, variant, device.limits)), (work.groups(device.limits), work.chunks),
-            (32 * WARPS, 1),
+            device.compile(_source(work, variant, device.limits)),
+            (work.groups(device.limits), work.chunks), (32 * WARPS, 1),
             (input_buffer(0),
              weights.packed(f"{units} units of {layout.unit} for grouped_mma {precision}",
                             lambda arrays: pack(arrays, layout, units)),

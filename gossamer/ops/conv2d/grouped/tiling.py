@@ -17,14 +17,13 @@ Size = TypeVar("Size")
 
 WARPS = 4
 """Warps of a work-group."""
-_PER_UNIT = 4
-"""The most work-groups that a multiprocessor is to hold at once, which leaves 128 registers to a
-work-item."""
-_MOST_REGISTERS = 88
-"""The most registers for the sums of a work-item and the weights of a column of the window."""
+_PER_UNIT = {72: 4, 88: 3}
+"""The work-groups that a multiprocessor is to hold at once, by the most registers for the sums of a
+work-item and the weights of a column of the window. Four leave 128 registers to a work-item, and
+three 168; addresses, pixels and indices take up to 60."""
 _ROWS, _STRIPS, _COLUMNS, _UNITS = (1, 2, 4, 7), (1, 2, 4), (7, 8, 14, 16, 28, 32, 56), (1, 2, 4)
-_MOST_EXCESS = 1.15
-"""The most rows or columns that tiles may cover beyond the outputs, relative to the fewest."""
+_EXCESS_ROWS, _EXCESS_COLUMNS = 1.15, 1.1
+"""The most rows and columns that tiles may cover, relative to the fewest that any tiles cover."""
 _CANDIDATES = 6
 """Maximum number of candidate tiles in each precision."""
 # The rates below are estimates for an H200, not yet fitted to measurements. They only decide the
@@ -39,8 +38,9 @@ _LINE = 128
 """Bytes of a line of the L1 cache, of which a multiprocessor addresses one per cycle."""
 _COPY_INSTRUCTIONS, _SCHEDULERS = 20, 4
 """Instructions of a copy to shared memory; warp schedulers of a multiprocessor."""
-_LATENCY, _COPY_LATENCY = 40, 1200
-"""Cycles that a warp waits for a fragment from shared memory, and for a tile from memory."""
+_LATENCY, _COPY_LATENCY, _STORE_LATENCY, _INSTRUCTION = 40, 1200, 80, 2
+"""Cycles that a warp waits for a fragment from shared memory, and for a tile from memory; that it
+needs to store a row of outputs of two lanes, and for an instruction of a copy."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,21 @@ class Layout:
 
     def pieces(self, count: int) -> int:
         """Return the words of a pixel that a work-group of `count` units reads."""
-        return max(self.first_word(first + count - 1) - self.first_word(first)
-                   for first in range(0, self.units, count)) + self.span
+        ends = range(count - 1, self.units + count - 1, count)
+        return self.span + max(self._first_words[end] - self._first_words[end + 1 - count]
+                               for end in ends)
+
+    @cached_property
+    def _first_words(self) -> list[int]:
+        """The first word of each unit, with those that fill the last work-group."""
+        return [self.first_word(unit) for unit in range(self.units + max(_UNITS))]
+
+    @cached_property
+    def lines(self) -> Mapping[int, int]:
+        """The rows of pixels that a warp reads, for each number of rows of outputs."""
+        stride, dilation = self.problem.stride[0], self.problem.dilation[0]
+        return {rows: len({i * stride + r * dilation for i in range(rows)
+                           for r in range(self.problem.kernel[0])}) for rows in _ROWS}
 
     @property
     def unit_bytes(self) -> int:
@@ -167,13 +180,18 @@ class Work:
 
     def fits(self, limits: Limits) -> bool:
         """Return whether registers and shared memory have room for the tile."""
-        tile = self.tile
-        registers = tile.tiles * (4 * tile.rows + 2 * self.layout.problem.kernel[0])
-        return registers <= _MOST_REGISTERS and self.shared_bytes <= limits.shared_bytes_opt_in
+        return (self._registers <= max(_PER_UNIT)
+                and self.shared_bytes <= limits.shared_bytes_opt_in)
+
+    @property
+    def _registers(self) -> int:
+        """Registers for the sums of a work-item and the weights of a column of the window."""
+        return self.tile.tiles * (4 * self.tile.rows + 2 * self.layout.problem.kernel[0])
 
     def at_once(self, limits: Limits) -> int:
         """Return the number of work-groups that a multiprocessor holds."""
-        return groups_per_unit(self.shared_bytes, limits, _PER_UNIT)
+        return groups_per_unit(self.shared_bytes, limits, next(
+            count for most, count in _PER_UNIT.items() if self._registers <= most))
 
     def groups(self, limits: Limits) -> int:
         """Return the number of work-groups that share the tiles of a chunk."""
@@ -188,8 +206,7 @@ class Work:
         itemsize = 16 // layout.word_channels
         tasks = -(-tile.strips * tile.columns // 16) * tile.units
         steps = problem.kernel[1] * layout.span // 2
-        lines = len({i * problem.stride[0] + r * problem.dilation[0]
-                     for i in range(tile.rows) for r in range(problem.kernel[0])})
+        lines = layout.lines[tile.rows]
         products = problem.kernel[0] * tile.rows * tile.tiles
         halo_bytes = self.halo[0] * self.halo[1] * self.pieces * 16
         outputs = tile.strips * tile.rows * tile.columns * tile.units * layout.unit
@@ -204,8 +221,9 @@ class Work:
             (tasks * steps * step_bytes + halo_bytes) / _BANKS + lines_of_memory,
             halo_bytes / _READ + outputs * itemsize / _STORED + begun,
             halo_bytes / 16 / 32 * _COPY_INSTRUCTIONS / _SCHEDULERS)
-        of_warp = -(-tasks // WARPS) * steps
-        waited = of_warp * (_LATENCY + products * _PRODUCT * WARPS)
+        of_warp = steps * (_LATENCY + products * _PRODUCT * WARPS) + tile.rows * _STORE_LATENCY
+        waited = (-(-tasks // WARPS) * of_warp
+                  + -(-halo_bytes // (16 * 32 * WARPS)) * _COPY_INSTRUCTIONS * _INSTRUCTION)
         if tile.stages == 1:
             waited += _COPY_LATENCY
         moved = (problem.inputs[0].size + problem.outputs[0].size) * itemsize
@@ -217,14 +235,15 @@ class Work:
 def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Work, ...]:
     """Return the candidates, the fastest expected first.
 
-    For each number of rows and of units, only the tile with the lowest expected time is a
+    For each number of units and of stages, only the tile with the lowest expected time is a
     candidate: the estimate of how much they matter is the least certain.
     """
     most = 4 if precision == "fp16" and problem.group_out_channels % 32 == 0 else 2
     layout = layout_of(problem, precision, most)
     heights = _close_covers({(rows, strips): rows * strips for rows, strips in itertools.product(
-        _ROWS, _STRIPS)}, problem.out_height)
-    widths = _close_covers({columns: columns for columns in _COLUMNS}, problem.out_width)
+        _ROWS, _STRIPS)}, problem.out_height, _EXCESS_ROWS)
+    widths = _close_covers({columns: columns for columns in _COLUMNS}, problem.out_width,
+                           _EXCESS_COLUMNS)
     found = []
     for (rows, strips), columns, units in itertools.product(heights, widths, _UNITS):
         if units >= 2 * layout.units:
@@ -232,19 +251,18 @@ def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Wo
         one = Work(layout, GroupedTile(rows, strips, columns, units, most, 1))
         if not one.fits(limits):
             continue
-        # where work-groups do not all run at once, each takes several tiles
+        found.append((one.expected_us(limits), one))
         several = Work(layout, GroupedTile(rows, strips, columns, units, most, 2))
-        is_many = one.tiles * one.chunks > limits.compute_units * one.at_once(limits)
-        work = several if is_many and several.fits(limits) else one
-        found.append((work.expected_us(limits), work))
+        if several.fits(limits) and several.groups(limits) < several.tiles:
+            found.append((several.expected_us(limits), several))
     fastest: dict[tuple[int, int], Work] = {}
     for _, work in sorted(found, key=lambda pair: pair[0]):
-        fastest.setdefault((work.tile.rows, work.tile.units), work)
+        fastest.setdefault((work.tile.units, work.tile.stages), work)
     return tuple(fastest.values())[:_CANDIDATES]
 
 
-def _close_covers(sizes: Mapping[Size, int], outputs: int) -> list[Size]:
-    """Return the keys of those sizes of tiles that cover few rows or columns beyond the outputs."""
+def _close_covers(sizes: Mapping[Size, int], outputs: int, most: float) -> list[Size]:
+    """Return the keys of the sizes of tiles that cover at most `most` times the fewest outputs."""
     covered = {key: -(-outputs // size) * size for key, size in sizes.items()}
     return [key for key, count in covered.items()
-            if count <= _MOST_EXCESS * min(covered.values())]
+            if count <= most * min(covered.values())]
