@@ -245,6 +245,17 @@ def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
     check_variants(grouped.ALGORITHM, problem, device, [replace(first, config=config_of(tile))])
 
 
+def test_an_infinity_stays_within_the_channels_that_share_a_product(emulate: Emulate) -> None:
+    device, problem = emulate("plain", schedule=1), grouped.PROBLEMS["fours"]
+    x, *residual = random_inputs(problem)
+    x[0, 0, 4, 4] = np.inf
+    variant = next(iter(grouped.ALGORITHM.variants_in(problem, device, ("fp16",))))
+    (y,) = run_variant(grouped.ALGORITHM, problem, variant, device,
+                       Weights(random_weights(problem), device, "the test"), [x, *residual])
+    assert np.isfinite(y[:, 16:]).all()
+    assert not np.isfinite(y[:, :4, 3:6, 3:6]).all()
+
+
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])
 def test_grouped_mma_works_on_parts_of_larger_tensors(emulate: Emulate, precision: str) -> None:
     device, problem = emulate("bounds", schedule=1), grouped.PROBLEMS["fours"]
