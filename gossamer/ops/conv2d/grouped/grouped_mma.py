@@ -59,10 +59,10 @@ class GroupedMma(Algorithm):
             return reason
         if problem.groups == 1:
             return "needs several groups"
-        if problem.group_channels == 1:
-            return "tensor cores are mostly idle with one input channel per group"
+        if problem.group_channels <= 1:
+            return "tensor cores are mostly idle with fewer than two input channels per group"
         for number, kind in ((problem.channels, "input"), (problem.out_channels, "output")):
-            if number % _MULTIPLE:
+            if number == 0 or number % _MULTIPLE:
                 return f"needs a multiple of {_MULTIPLE} {kind} channels, has {number}"
         if max(problem.kernel) > _MOST_KERNEL:
             return (f"needs windows of at most {_MOST_KERNEL} rows and columns, has "

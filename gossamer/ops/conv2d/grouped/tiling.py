@@ -161,8 +161,8 @@ class Work:
 
     @property
     def tiles(self) -> int:
-        """Tiles of outputs of the whole batch."""
-        return self.layout.problem.batch * self.tiles_y * self.tiles_x
+        """Tiles of outputs of the whole batch, at least 1."""
+        return max(1, self.layout.problem.batch * self.tiles_y * self.tiles_x)
 
     @cached_property
     def halo(self) -> tuple[int, int]:

@@ -14,8 +14,9 @@ from gossamer.device.base import Device
 from gossamer.ops.conv2d.grouped.grouped_mma import GroupedMma, pack
 from gossamer.ops.conv2d.grouped.tiling import GroupedTile, Work, layout_of
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.weights import Weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
-from tests.ops.harness import check_variants
+from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = GroupedMma()
@@ -61,7 +62,9 @@ def test_it_builds_without_spills(problem: Conv2dProblem) -> None:
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"groups": 1}, "several groups"),
-    ({"groups": 32}, "idle with one input channel"),
+    ({"groups": 32}, "idle with fewer than two input channels"),
+    ({"channels": 0}, "idle with fewer than two input channels"),
+    ({"out_channels": 0}, "a multiple of 4 output channels, has 0"),
     ({"channels": 30, "groups": 2}, "a multiple of 4 input channels, has 30"),
     ({"out_channels": 30, "groups": 2}, "a multiple of 4 output channels, has 30"),
     ({"kernel": (3, 8)}, "at most 7 rows and columns, has 3x8"),
@@ -76,6 +79,17 @@ def test_float16_needs_whole_words_of_a_pixel() -> None:
     problem = Conv2dProblem(1, 12, 6, 6, 12, (3, 3), groups=3)
     precisions = {variant.precision for variant in ALGORITHM.variants(problem, RecordingDevice())}
     assert precisions == {"tf32"}
+
+
+@pytest.mark.parametrize("changes", [{"batch": 0}, {"height": 2, "pads": (0, 0, 0, 0)}])
+def test_empty_outputs_are_not_launched(changes: dict[str, object]) -> None:
+    problem = replace(PROBLEMS["fours"], **changes)  # type: ignore[arg-type]
+    device = RecordingDevice()
+    assert problem.outputs[0].size == 0 and ALGORITHM.supports(problem, device) is None
+    variant = next(iter(ALGORITHM.variants(problem, device)))
+    weights = Weights(random_weights(problem), device, "the test")
+    ALGORITHM.prepare(weights, problem, variant, device)
+    assert not device.sources
 
 
 @st.composite
