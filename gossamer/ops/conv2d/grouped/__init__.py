@@ -1,1 +1,0 @@
-"""Convolutions in groups of several channels."""
