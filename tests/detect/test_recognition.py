@@ -44,7 +44,7 @@ def recognised(outputs: str, shape: tuple[int, ...] = (1, 3, 64, 128), **metadat
     ("168x6", ("yolox", 1)), ("170x7", ("yolox", 2)), ("680x85", ("yolox", 80)),
     ("5x168", ("yolov8", 1)), ("84x680", ("yolov8", 80)), ("504x6", ("yolov5", 1)),
     ("510x7 3x8x16x6 3x4x8x6", ("yolov5", 2)), ("3x8x16x6 3x4x8x6", "are raw heads"),
-    *[(outputs, "hold no boxes") for outputs in (
+    *[(outputs, "are not boxes that gossamer can decode") for outputs in (
         "167x6", "168x5", "4x168", "504x5", "168x6x1", "6x168x1", "504x6x1", "168x6 3x8x16x6",
         "6x168 3x8x16x6", "504x6 3x8x16", "504x6 3x8x16x5", "504x6 4x8x16x6")]])
 def test_shapes_of_outputs(outputs: str, expected: tuple[str, int] | str) -> None:
