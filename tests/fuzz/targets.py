@@ -210,7 +210,7 @@ def _gz_pairs() -> list[Files]:
 _GZIP = ("is cut short or damaged",)
 _ONNX = ("not readable", "holds no network")
 _IMAGE = ("not an image",)
-_CHECKPOINT = b"gossamer checkpoint 3\n"
+_CHECKPOINT = b"gossamer checkpoint 4\n"
 
 TARGETS: dict[str, Target] = {
     "onnx": Target(_named("file.onnx", seeds.onnx_files), onnx_file, _run_network, _ONNX),

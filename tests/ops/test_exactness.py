@@ -14,7 +14,6 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor.cudnn import _forms
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.exactness import BYTES, NARROW, in_float16
 from gossamer.ops.gemm.problem import GemmProblem
@@ -68,8 +67,8 @@ def test_layers_share_what_is_known_of_their_values() -> None:
 def test_sums_of_integers_are_not_transformed(compiled_device: Device) -> None:
     assert Winograd().supports(replace(CONV, facts=()), compiled_device) is None
     assert "round sums of integers" in (Winograd().supports(CONV, compiled_device) or "")
-    assert all(form.exact for form in _forms(CONV, "fused", "fp16"))
-    assert not any(form.exact for form in _forms(replace(CONV, facts=()), "fused", "fp16"))
+    # cuDNN is asked for exact algorithms by the same property
+    assert CONV.sums_integers and not replace(CONV, facts=()).sums_integers
 
 
 @pytest.mark.parametrize("largest", [255, 2047, 2048, 2049, 2050, 4096])

@@ -231,7 +231,8 @@ def test_wrong_network_names_its_first_layer(monkeypatch):
         gossamer.optimize(residual(), images())
 
 
-def test_memory_goes_with_the_module(module):
+def test_memory_goes_with_the_module():
+    module = residual()  # not a fixture, which would keep the weights
     fast = gossamer.optimize(module, images())
     fast(images())
     watched = [weakref.ref(module.stem.weight), weakref.ref(fast.plan)]
