@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from gossamer.device.base import Device
@@ -58,24 +59,27 @@ class Batched(KernelBackprop):
     def supports(self, problem: BackpropProblem, device: Device) -> str | None:
         if (reason := super().supports(problem, device)) is not None:
             return reason
-        if problem.networks * max(_group_sizes(device)) > _LARGEST_GRID:
-            return f"it supports at most {_LARGEST_GRID // max(_group_sizes(device))} networks"
-        if not _layouts(problem, device):
+        most = max(_group_sizes(device.limits))
+        if problem.networks * most > _LARGEST_GRID:
+            return f"it supports at most {_LARGEST_GRID // most} networks"
+        if not _layouts_of(problem, device):
             return ("the weights, sums and samples of a group of at most "
-                    f"{max(_group_sizes(device))} work-groups need more than the "
+                    f"{most} work-groups need more than the "
                     f"{device.limits.shared_bytes_opt_in} bytes of shared memory of each")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        for layout in _layouts(problem, device):
+        for layout in _layouts_of(problem, device):
             yield Variant((("groups", layout.groups), ("threads", layout.threads)),
-                          problem.inputs, problem.outputs, workspace=layout.workspace)
+                          problem.inputs, problem.outputs,
+                          workspace=problem.networks * layout.workspace)
 
     def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
                 device: Device) -> State:
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
-        layout = _fitting(problem, variant["groups"], variant["threads"], device.limits)
+        layout = next((each for each in _layouts_of(problem, device) if (
+            each.groups, each.threads) == (variant["groups"], variant["threads"])), None)
         if layout is None:
             raise UnsupportedError(f"{self.name}: {variant.config_text} does not fit {device.name}")
         kernel = device.compile(KernelSource.of(
@@ -112,7 +116,7 @@ class _Layout:
     threads: work-items per work-group.
     cycles: expected cycles that the products of an update take.
     floats: floats of shared memory per work-group.
-    workspace: bytes of the workspace for all networks.
+    workspace: bytes of the workspace per network.
     """
 
     def __init__(self, problem: BackpropProblem, groups: int, threads: int,
@@ -140,7 +144,7 @@ class _Layout:
                     zip(self._share, self._stride, strict=True))
         shared_moments = self._moments if memory.moments else 0
         self.workspace = (0 if shared_moments == self._moments else
-                          4 * problem.networks * groups * self._moments * state)
+                          4 * groups * self._moments * state)
         self.floats = 0
         self._take((1 + shared_moments) * state)
         self._place(by_samples, problem)
@@ -236,16 +240,28 @@ def _odd_fours(floats: int) -> int:
     return padded(floats) + (4 if padded(floats) % 8 == 0 else 0)
 
 
-def _group_sizes(device: Device) -> list[int]:
+def _group_sizes(limits: Limits) -> list[int]:
     """Return the numbers of work-groups per group that the device allows."""
-    return [groups for groups in _GROUPS if groups <= max(1, device.limits.cluster)]
+    return [groups for groups in _GROUPS if groups <= max(1, limits.cluster)]
 
 
-def _layouts(problem: BackpropProblem, device: Device) -> list[_Layout]:
+def _layouts_of(problem: BackpropProblem, device: Device) -> list[_Layout]:
     """Return the layouts that fit the device, in increasing order of expected cycles."""
-    layouts = [layout for groups in _group_sizes(device) for threads in _THREADS
-               if threads <= device.limits.work_group_size
-               and (layout := _fitting(problem, groups, threads, device.limits)) is not None]
+    batch = min(problem.batch, max(problem.samples, 1))
+    return _layouts(BackpropProblem(
+        problem.sizes, batch, batch, problem.activation, problem.loss, batch, problem.velocity,
+        adam=problem.adam, output=problem.output, weighted=problem.weighted), device.limits)
+
+
+@lru_cache(maxsize=64)
+def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
+    """Return the layouts for networks that are trained by updates of this batch size.
+
+    They do not depend on the numbers of samples and networks.
+    """
+    layouts = [layout for groups in _group_sizes(limits) for threads in _THREADS
+               if threads <= limits.work_group_size
+               and (layout := _fitting(update, groups, threads, limits)) is not None]
     return sorted(layouts, key=lambda layout: layout.cycles)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 _SCHEDULERS = 4
 _STEP_CYCLES = 40
@@ -36,6 +37,7 @@ class Tile:
         return f"{self.rows}, {self.columns}, {self.parts}"
 
 
+@lru_cache(maxsize=4096)
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
     return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
@@ -44,6 +46,7 @@ def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: i
                  for parts in range(1, max(1, min(most_parts, -(-inputs // 4))) + 1))
 
 
+@lru_cache(maxsize=4096)
 def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the gradient: `inputs` x `units` sums over `rows` samples.
 
@@ -65,6 +68,7 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
     return _best(found)
 
 
+@lru_cache(maxsize=4096)
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
     """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
     return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
