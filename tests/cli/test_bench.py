@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from typer.testing import CliRunner
 
 from gossamer.bench.calls import BOUND, ONE_BY_ONE
 from gossamer.bench.work import OWN
-from gossamer.cli.app import VERBS, app
+from gossamer.cli.app import app
 from tests.bench.verb import bench
+from tests.cli.verb_uses import without_suites  # noqa: F401
 
-
-@pytest.fixture(autouse=True)
-def without_suites(monkeypatch: pytest.MonkeyPatch, quick_calls: None) -> None:
-    monkeypatch.setitem(VERBS, "bench", replace(VERBS["bench"], extension=""))
+pytestmark = pytest.mark.usefixtures("quick_calls")
 
 
 def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:

@@ -14,7 +14,14 @@ import pytest
 import gossamer
 from gossamer.cli.app import VERBS
 from tests.cli.command_line import fails, gossamer_cli, succeeds
-from tests.cli.verb_uses import LEAVES, OPTIONS, usage, working_words, wrong_words
+from tests.cli.verb_uses import (
+    LEAVES,
+    OPTIONS,
+    usage,
+    without_suites,  # noqa: F401
+    working_words,
+    wrong_words,
+)
 
 
 def _id(value: Any) -> str:

@@ -5,34 +5,40 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from typer.main import get_command
+import pytest
 
-from gossamer.cli.app import VERBS, app, invoke
+from gossamer.cli.app import VERBS, invoke
 from gossamer.errors import InputError
 from tests.cli.command_line import save_network, save_photo
 from tests.cli.train.small import LABELS, save_csv
 from tests.detect.networks import save_detector
 
-# what is tested is the verb as it is without the package of the benchmarks
-VERBS["bench"] = replace(VERBS["bench"], extension="")
 WRONG = {int: ["-1", "many"], float: ["much"], bool: ["=no"], str: ["absent/of no such name"]}
 """Values that no option of a type takes; whole numbers begin with 0 or 1, and a text names no file,
 device, shape, class or setting."""
 HELPERS = ("--help", "--install-completion", "--show-completion", "--version")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_suites() -> Iterator[None]:
+    """Test the verb `bench` as it is without the package of the benchmarks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(VERBS, "bench", replace(VERBS["bench"], extension=""))
+        yield
+
+
 def _leaves() -> dict[tuple[str, ...], Any]:
     """Return the command of each verb, and of each verb of a verb, by their names."""
-    group = get_command(app)
     leaves = {}
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
+    for name, verb in VERBS.items():
+        command = replace(verb, extension="").command(name)
         inner = getattr(command, "commands", None)
         leaves.update({(name, verb): inner[verb] for verb in inner} if inner
                       else {(name,): command})

@@ -14,7 +14,14 @@ from onnx import TensorProto, helper
 
 from gossamer.cli.app import VERBS, Verb
 from gossamer.plan.tune.tuner import Tuner
-from tests.cli.verb_uses import OPTIONS, type_of, usage, working_words, wrong_words
+from tests.cli.verb_uses import (
+    OPTIONS,
+    type_of,
+    usage,
+    without_suites,  # noqa: F401
+    working_words,
+    wrong_words,
+)
 from tests.golden import Golden
 
 OTHERS = {"--device", "--host", "--ray", "--forced"}

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from gossamer.cli.app import VERBS, app
-from tests.cli.verb_uses import LEAVES, function_of, type_of
+from tests.cli.verb_uses import LEAVES, function_of, type_of, without_suites  # noqa: F401
 from tests.golden import Golden
 
 WIDTH = 100
