@@ -35,7 +35,9 @@ _PTX = {
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
     "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;":
         "emulation::wait_for_cluster(__FILE__, __LINE__)",
+    "barrier.cluster.arrive.release.aligned;": "(void)0",
     "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
+    "barrier.cluster.wait.acquire.aligned;": "emulation::wait_for_cluster(__FILE__, __LINE__)",
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::map_cluster(%1, %2)",
     "griddepcontrol.launch_dependents;": "(void)0",

@@ -16,8 +16,9 @@
  * inputs (E_AT).
  *
  * In shared memory samples are rows of inputs, sums or errors, and an input is a row of weights.
- * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. A name
- * with the suffix _0 belongs to layer 0; there is one such name for each layer. */
+ * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. Parts of
+ * sums that the group divides by units come in slices, one for each work-group, which reads it in
+ * a row. A name with the suffix _0 belongs to layer 0; there is one such name for each layer. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LAYERS 2 /* layers of weights */
@@ -36,7 +37,7 @@
 #define MINE 8 /* samples whose outputs' errors a work-group computes */
 #define OUTPUTS 10 /* units of the last layer */
 #define OUTPUT_STRIDE 12 /* floats of a row of sums or errors of outputs */
-#define OUTPUT_ERROR_AT 14616 /* offset in shared memory, in floats, of the outputs' errors */
+#define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
@@ -52,22 +53,25 @@
 #define V_AT 9888 /* likewise: weights of samples */
 #define ROW_AT 9888 /* likewise: indices of rows */
 #define Z_AT 9912 /* likewise: sums of outputs */
-#define STATISTIC_AT 10008 /* likewise: the largest sum of a sample's outputs, and a factor */
-#define FACTOR_AT 10024 /* likewise: Adam's factors of 32 steps */
-#define O_AT 10056 /* likewise: errors of outputs that other work-groups read */
-#define S_AT 10056 /* likewise: sums of parts of a product */
-#define FLOATS 18072 /* floats of shared memory */
+/* likewise: a sample's largest sum of outputs, a factor, and the sum of exponentials */
+#define STATISTIC_AT 10008
+#define FACTOR_AT 10032 /* likewise: Adam's factors of 32 steps */
+#define O_AT 10064 /* likewise: errors of outputs that other work-groups read */
+#define S_AT 10064 /* likewise: sums of parts of a product */
+#define FLOATS 18080 /* floats of shared memory */
 #define STATE 2880 /* floats of the weights of a work-group */
 #define INPUTS_0 64 /* inputs of the layer */
 #define UNITS_0 32 /* units of the layer */
 #define SHARE_0 68 /* a work-group's inputs of the layer */
 #define LENGTH_0 68 /* floats of a sample's inputs */
 #define STRIDE_0 36 /* floats of a row of weights, of sums or of errors */
+#define SLICE_0 36 /* floats of a row of sums, as work-groups that add up their parts divide them */
+#define SUMS_0 288 /* floats of all rows of sums */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
 #define W_AT_0 0 /* offset of the weights among a work-group's */
 #define A_AT_0 8640 /* offset in shared memory, in floats, of inputs of the layer */
-#define P_AT_0 11784 /* likewise: parts of sums of units */
-#define D_AT_0 11784 /* likewise: errors of units */
+#define P_AT_0 11792 /* likewise: parts of sums of units */
+#define D_AT_0 11792 /* likewise: errors of units */
 #define E_AT_0 0 /* likewise: errors of inputs that other work-groups read */
 #define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of the sum over inputs */
 #define BACKWARD_0 2, 4 /* samples and inputs of a tile */
@@ -79,11 +83,13 @@
 #define SHARE_1 36
 #define LENGTH_1 36
 #define STRIDE_1 12
+#define SLICE_1 12
+#define SUMS_1 96
 #define GLOBAL_1 2080
 #define W_AT_1 2448
-#define A_AT_1 14232
-#define P_AT_1 14520
-#define D_AT_1 14616
+#define A_AT_1 14240
+#define P_AT_1 14528
+#define D_AT_1 14624
 #define E_AT_1 0
 #define FORWARD_1 2, 4, 9
 #define BACKWARD_1 2, 2
@@ -114,19 +120,24 @@
 /* memory of work-group `other` from an offset on, for layers that are divided */
 #if CLUSTER > 1
 #define PEER(l, at, other) (IS_SPLIT(l) ? map_cluster(pool, other) + (at) : pool + (at))
-#define PARTS(l) (IS_SPLIT(l) ? CLUSTER : 1)
-#define GROUP_BARRIER(l)     \
-    if (IS_SPLIT(l)) {       \
-        CLUSTER_BARRIER();   \
-    } else {                 \
-        BARRIER();           \
+/* a barrier of the group in two halves: what others read is written before the first one, and read
+ * after the second one */
+#define GROUP_SEND(l)                                                              \
+    if (IS_SPLIT(l)) {                                                             \
+        CLUSTER_SEND();                                                            \
+    } else {                                                                       \
+        BARRIER();                                                                 \
+    }
+#define GROUP_RECEIVE(l)                                                           \
+    if (IS_SPLIT(l)) {                                                             \
+        CLUSTER_RECEIVE();                                                         \
     }
 #else
 #define PEER(l, at, other) (pool + (at))
-#define PARTS(l) 1
-#define GROUP_BARRIER(l) BARRIER();
+#define GROUP_SEND(l) BARRIER();
+#define GROUP_RECEIVE(l)
 #endif
-#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * (ROWS * STRIDE_##l) : 0)
+#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
 
 /* Copies from global to shared memory, which are complete after COPIED. */
 #if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
@@ -141,14 +152,14 @@
 
 /* Copies the indices of the rows of a step. */
 #define FETCH_ROWS(number)                                                         \
-    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS)  \
+    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
         COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
 
 /* Copies a part of a step's inputs of layer 0. */
 #define FETCH(number, chunk, buffer)                                               \
     {                                                                              \
         int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
-        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {          \
+        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {   \
             int b = n / (CHUNK / IN_STEP), i = n % (CHUNK / IN_STEP) * IN_STEP;    \
             SHARED_POINTER float *to = pool + X_AT + (buffer) * (ROWS * LENGTH_0)  \
                                        + b * LENGTH_0 + i;                         \
@@ -175,7 +186,7 @@
 #define FETCH_WEIGHT(m, row, buffer)
 #endif
 #define FETCH_TARGETS(number, buffer)                                              \
-    ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                         \
+    ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                  \
         int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
         if (b < BATCH && (number) * BATCH + b < samples) {                         \
             int row = rows[(number) % 3 * BATCH + b];                              \
@@ -187,25 +198,35 @@
         }                                                                          \
     }
 
-/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. */
-#define FORWARD_PRODUCT(l, in, weights, inputs, add)                                 \
+/* Copies what of the next steps there is memory for, while the group meets. */
+#if CHUNKS == 1 && BUFFERS == 2
+#define FETCH_NEXT(step)                                                           \
+    FETCH_ROWS((step) + 2)                                                         \
+    FETCH((step) + 1, 0, ((step) + 1) % 2)                                         \
+    FETCH_TARGETS((step) + 1, ((step) + 1) % 2)
+#else
+#define FETCH_NEXT(step) FETCH_ROWS((step) + 2)
+#endif
+
+/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. Parts of
+ * which no other work-group needs the sum stay at S_AT. */
+#define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
-        if (tile[2] > 1) {                                                         \
-            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l, pool + S_AT, \
-                            FOURS(inputs), UNITS_##l, FORWARD_##l, 0, item);       \
+        forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,              \
+                        pool + (tile[2] > 1 ? S_AT : P_AT_##l + PARITY(l)), SLICE_##l, \
+                        SUMS_##l, FOURS(inputs), UNITS_##l, FORWARD_##l,           \
+                        tile[2] > 1 ? 0 : add, item);                              \
+        if (tile[2] > 1 && IS_SPLIT(l)) {                                          \
             BARRIER();                                                             \
-            add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), ROWS * STRIDE_##l, tile[2], item); \
-        } else {                                                                   \
-            forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,          \
-                            pool + P_AT_##l + PARITY(l), FOURS(inputs), UNITS_##l,          \
-                            FORWARD_##l, add, item);                               \
+            add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), SUMS_##l, tile[2], item); \
         }                                                                          \
     }
 #define FORWARD(l, before)                                                         \
     HIDE(item);                                                                    \
     FORWARD_PRODUCT(l, pool + A_AT_##l, W_AT_##l, SHARE_##l, 0)                    \
-    GROUP_BARRIER(l)                                                               \
+    GROUP_SEND(l)                                                                  \
+    GROUP_RECEIVE(l)                                                               \
     TAKE_SUMS_##l
 #define FORWARD_FIRST                                                              \
     for (int chunk = 0; chunk < CHUNKS; chunk++) {                                 \
@@ -217,33 +238,43 @@
         FORWARD_PRODUCT(0, pool + X_AT + FORWARD_BUFFER * (ROWS * LENGTH_0),       \
                         W_AT_0 + chunk * CHUNK * STRIDE_0, CHUNK, chunk)           \
     }                                                                              \
-    GROUP_BARRIER(0)                                                               \
+    GROUP_SEND(0)                                                                  \
+    FETCH_NEXT(step)                                                               \
+    GROUP_RECEIVE(0)                                                               \
     TAKE_SUMS_0
 #define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
 
-/* Adds up the parts of four sums of a sample, from unit j on. */
-#define ADD_PARTS4(total, l, b, j)                                                     \
+/* Adds up the parts of four sums of a sample, from unit j on, beginning with that of a work-group.
+ * Where only one work-group adds them up, it begins with its own, so that not all read from the
+ * same one at a time. */
+#define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
-    int first_part = 0;                                                            \
-    HIDE(first_part); /* or registers would hold the addresses of all parts */     \
-    UNROLL for (int part = 0; part < PARTS(l); part++) {                           \
-        float4 more = SHARED_LOAD4(PEER(l, P_AT_##l + PARITY(l), first_part + part) \
-                                   + (b) * STRIDE_##l + (j));                      \
-        total.x += more.x;                                                             \
-        total.y += more.y;                                                             \
-        total.z += more.z;                                                             \
-        total.w += more.w;                                                             \
+    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
+    if (IS_SPLIT(l)) {                                                             \
+        int first_part = first;                                                    \
+        HIDE(first_part); /* or registers would hold the addresses of all parts */ \
+        UNROLL for (int part = 0; part < CLUSTER; part++) {                        \
+            float4 more = SHARED_LOAD4(place + PEER(l, P_AT_##l + PARITY(l),       \
+                                        (int)((uint)(first_part + part) % CLUSTER))); \
+            total.x += more.x;                                                     \
+            total.y += more.y;                                                     \
+            total.z += more.z;                                                     \
+            total.w += more.w;                                                     \
+        }                                                                          \
+    } else {                                                                       \
+        const int tile[] = {FORWARD_##l};                                          \
+        total = sum_of_parts(pool + (tile[2] > 1 ? S_AT : P_AT_##l) + place, SUMS_##l, tile[2]); \
     }
 
 /* Makes sums of a layer the inputs of the next layer, or keeps the sums of outputs. */
 #define TAKE_HIDDEN(l, next)                                                       \
-    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {             \
+    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {      \
         int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
         int j = BASE(next) + i;                                                    \
         SHARED_POINTER float *in = pool + A_AT_##next + b * LENGTH_##next + i;     \
         float4 out = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
         if (j < UNITS_##l) {                                                       \
-            ADD_PARTS4(sum, l, b, j)                                               \
+            ADD_PARTS4(sum, l, b, j, IS_SPLIT(next) ? rank : 0)                    \
             out = MAKE4(ACTIVATE(sum.x), ACTIVATE(sum.y), ACTIVATE(sum.z), ACTIVATE(sum.w)); \
         }                                                                          \
         in[0] = INPUT_VALUE(j, UNITS_##l, out.x);                                  \
@@ -254,33 +285,39 @@
     BARRIER();
 #define INPUT_VALUE(j, units, value) ((j) < (units) ? (value) : (j) == (units) ? 1.0f : 0.0f)
 #define TAKE_OUTPUTS(l)                                                            \
-    ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {                  \
+    ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {           \
         int m = n / FOURS(OUTPUTS), j = n % FOURS(OUTPUTS) * 4;                    \
         if (first_mine + m < ROWS) {                                               \
-            ADD_PARTS4(sum, l, first_mine + m, j)                                  \
+            ADD_PARTS4(sum, l, first_mine + m, j, BY_SAMPLES ? rank : 0)           \
             SHARED_STORE4(pool + Z_AT + m * STRIDE_##l + j, sum);                  \
         }                                                                          \
     }                                                                              \
     BARRIER();
 
-/* Gathers the errors of a layer's units, which are the inputs of the next layer, from all
- * work-groups. */
+/* Gathers the errors of a layer's units, which are the inputs of the next layer, from the
+ * work-groups that own some: a warp reads from one of them, and each work-group begins with
+ * another one. */
 #define GATHER(l, next)                                                            \
-    ROLLED for (int begin = item; begin < ROWS * FOURS(UNITS_##l); begin += 4 * THREADS) { \
-        float4 errors[4];                                                          \
-        UNROLL for (int ahead = 0; ahead < 4; ahead++) {                           \
-            int n = begin + ahead * THREADS;                                       \
-            int b = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                         \
-            if (n < ROWS * FOURS(UNITS_##l))                                       \
-                errors[ahead] = SHARED_LOAD4(PEER(next, E_AT_##next, j / SHARE_##next) \
-                                             + b * SHARE_##next + j % SHARE_##next); \
-        }                                                                          \
-        UNROLL for (int ahead = 0; ahead < 4; ahead++) {                           \
-            int n = begin + ahead * THREADS;                                       \
-            int b = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            if (n < ROWS * FOURS(UNITS_##l))                                       \
-                SHARED_STORE4(pool + D_AT_##l + b * STRIDE_##l + j, errors[ahead]); \
+    {                                                                              \
+        const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
+        const int of_owner = ROWS * (SHARE_##next / 4);                            \
+        ROLLED for (int begin = item; begin < owners * of_owner; begin += 4 * THREADS) { \
+            float4 errors[4];                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, at = n % of_owner * 4;            \
+                int owner = (n / of_owner + rank) % owners;                        \
+                errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                     \
+                if (n < owners * of_owner)                                         \
+                    errors[ahead] = SHARED_LOAD4(PEER(next, E_AT_##next, owner) + at); \
+            }                                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, at = n % of_owner * 4;            \
+                int owner = (n / of_owner + rank) % owners;                        \
+                int j = owner * SHARE_##next + at % SHARE_##next;                  \
+                if (n < owners * of_owner && j < UNITS_##l)                        \
+                    SHARED_STORE4(pool + D_AT_##l + at / SHARE_##next * STRIDE_##l + j, \
+                                  errors[ahead]);                                  \
+            }                                                                      \
         }                                                                          \
     }                                                                              \
     BARRIER();
@@ -290,23 +327,23 @@
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
-                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l,  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
+                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l, \
                          INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
     else                                                                           \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l,    \
-                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l),  \
+        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
+                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l), \
                          4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
-    BARRIER();                                                                     \
+    GROUP_SEND(l)                                                                  \
     CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
     if (CLUSTER > 1 && IS_SPLIT(l)) {                                              \
-        GROUP_BARRIER(l)                                                           \
+        GROUP_RECEIVE(l)                                                           \
         GATHER(before, l)                                                          \
     }
 
 /* Copies a layer's weights, with their moments, to or from this work-group. */
 #define MOVE(l, MOVE_ONE)                                                          \
-    ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {                  \
+    ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {           \
         int i = n % SHARE_##l, j = n / SHARE_##l, input = BASE(l) + i;             \
         int there = GLOBAL_##l + (input < INPUTS_##l ? j * INPUTS_##l + input      \
                                                      : INPUTS_##l * UNITS_##l + j); \
@@ -388,11 +425,6 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
                                      / -expm1(updates * LOG_BETA_1);
         }
 #endif
-        FETCH_ROWS(step + 2)
-#if CHUNKS == 1 && BUFFERS == 2
-        FETCH(step + 1, 0, (step + 1) % 2)
-        FETCH_TARGETS(step + 1, (step + 1) % 2)
-#endif
         FORWARD_FIRST
         UPPER(FORWARD)
 
@@ -400,36 +432,20 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
         SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
 #endif
+#if SOFTMAX
         ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
-            SHARED_POINTER const float *t = target + m * OUTPUTS;
-            float loss = 0.0f;
-#if SOFTMAX
             float largest = -INFINITY, sum = 0.0f, wanted = 0.0f;
             for (int k = 0; k < OUTPUTS; k++)
                 largest = MAXIMUM(z[k], largest);
             for (int k = 0; k < OUTPUTS; k++) {
                 sum += exp(z[k] - largest);
-                wanted += t[k];
+                wanted += target[m * OUTPUTS + k];
             }
-            float logarithm = log(sum);
-            for (int k = 0; k < OUTPUTS; k++)
-                loss += t[k] * (logarithm + largest - z[k]);
-            pool[STATISTIC_AT + 2 * m] = largest;
-            pool[STATISTIC_AT + 2 * m + 1] = wanted / sum;
-#else
-            for (int k = 0; k < OUTPUTS; k++) {
-                float off = t[k] - ACTIVATE_OUTPUT(z[k]);
-                loss = FMA(0.5f * off, off, loss);
-            }
-#if WEIGHTED
-            loss *= weight[m];
-#endif
-#endif
-            if (BY_SAMPLES || rank == 0)
-                losses[step * BATCH + first_mine + m] = loss;
+            pool[STATISTIC_AT + 3 * m] = largest;
+            pool[STATISTIC_AT + 3 * m + 1] = wanted / sum;
+            pool[STATISTIC_AT + 3 * m + 2] = sum;
         }
-#if SOFTMAX
         BARRIER();
 #endif
         ROLLED for (int n = item; n < MINE * 4 * FOURS(OUTPUTS); n += THREADS) {
@@ -438,7 +454,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             if (k < OUTPUTS && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
-                error = FMA(exp(z - pool[STATISTIC_AT + 2 * m]), pool[STATISTIC_AT + 2 * m + 1],
+                error = FMA(exp(z - pool[STATISTIC_AT + 3 * m]), pool[STATISTIC_AT + 3 * m + 1],
                             -t);
 #else
                 float y = ACTIVATE_OUTPUT(z);
@@ -451,9 +467,11 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             pool[(BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] = error;
         }
 #if BY_SAMPLES
-        CLUSTER_BARRIER();
+        CLUSTER_SEND();
+        CLUSTER_RECEIVE();
         ROLLED for (int n = item; n < ROWS * FOURS(OUTPUTS); n += THREADS) {
-            int b = n / FOURS(OUTPUTS), at = b % MINE * OUTPUT_STRIDE + n % FOURS(OUTPUTS) * 4;
+            int b = (n / FOURS(OUTPUTS) + first_mine) % ROWS;
+            int at = b % MINE * OUTPUT_STRIDE + n % FOURS(OUTPUTS) * 4;
             SHARED_STORE4(pool + OUTPUT_ERROR_AT + b * OUTPUT_STRIDE + n % FOURS(OUTPUTS) * 4,
                           SHARED_LOAD4(map_cluster(pool, b / MINE) + O_AT + at));
         }
@@ -464,6 +482,29 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         step_rate = rate * pool[FACTOR_AT + step % 32];
 #endif
         LOWER(BACKWARD)
+
+        /* losses, by work-items that neither go first nor make other work-groups wait */
+        ROLLED for (int m = (item + THREADS / 4) % THREADS; m < MINE && first_mine + m < count;
+                    m += THREADS) {
+            SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
+            SHARED_POINTER const float *t = target + m * OUTPUTS;
+            float loss = 0.0f;
+#if SOFTMAX
+            float most = log(pool[STATISTIC_AT + 3 * m + 2]) + pool[STATISTIC_AT + 3 * m];
+            for (int k = 0; k < OUTPUTS; k++)
+                loss += t[k] * (most - z[k]);
+#else
+            for (int k = 0; k < OUTPUTS; k++) {
+                float off = t[k] - ACTIVATE_OUTPUT(z[k]);
+                loss = FMA(0.5f * off, off, loss);
+            }
+#if WEIGHTED
+            loss *= weight[m];
+#endif
+#endif
+            if (BY_SAMPLES || rank == 0)
+                losses[step * BATCH + first_mine + m] = loss;
+        }
 #if CHUNKS > 1
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             COPIED();
@@ -486,7 +527,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     }
 
     COPIED();
-    GROUP_BARRIER(0)
+    GROUP_SEND(0)
+    GROUP_RECEIVE(0)
     GLOBAL_BARRIER();
     ALL(STORE)
 #if MOMENTS == 2

@@ -135,6 +135,11 @@ class _Layout:
         self._chunk = padded(-(-self._share[0] // memory.chunks))
         self._share[0] = self._chunk * memory.chunks
         self._stride = [_odd_fours(units) for units in sizes[1:]]
+        # a work-group that adds up the parts of its units of a layer reads them in a row
+        self._slice = [self._share[layer + 1] if layer + 1 < self._split else self._stride[layer]
+                       for layer in self._layers]
+        self._sums = [rows * max(stride, rounded_up(units, part)) for units, stride, part in
+                      zip(sizes[1:], self._stride, self._slice, strict=True)]
         self._length = [_odd_fours(share) for share in (self._chunk, *self._share[1:])]
         self._moments = 2 if problem.adam else int(problem.velocity)
         self.cycles = 0.0
@@ -168,6 +173,7 @@ class _Layout:
                 f"INPUTS_{layer}": inputs, f"UNITS_{layer}": units,
                 f"SHARE_{layer}": self._share[layer], f"LENGTH_{layer}": self._length[layer],
                 f"STRIDE_{layer}": self._stride[layer], f"GLOBAL_{layer}": parameter,
+                f"SLICE_{layer}": self._slice[layer], f"SUMS_{layer}": self._sums[layer],
                 f"W_AT_{layer}": at,
                 f"TAKE_SUMS_{layer}": (f"TAKE_OUTPUTS({layer})" if layer == layers[-1] else
                                        f"TAKE_HIDDEN({layer}, {layer + 1})")})
@@ -203,16 +209,16 @@ class _Layout:
         macros["V_AT"] = self._take(memory.buffers * mine * problem.weighted)
         macros["ROW_AT"] = self._take(3 * self._batch)
         macros["Z_AT"] = self._take(mine * self._stride[-1])
-        macros["STATISTIC_AT"] = self._take(2 * mine)
+        macros["STATISTIC_AT"] = self._take(3 * mine)
         macros["FACTOR_AT"] = self._take(32 * problem.adam)
         macros["O_AT"] = self._take(mine * self._stride[-1] * by_samples)
         macros["S_AT"] = self._take(max(
-            (tile.parts * rows * stride if tile.parts > 1 else 0
-             for tile, stride in zip(self._forward, self._stride, strict=True)), default=0))
+            (tile.parts * sums if tile.parts > 1 else 0
+             for tile, sums in zip(self._forward, self._sums, strict=True)), default=0))
         for layer in self._layers:
             stride, split = self._stride[layer], layer < self._split
             gradient = self._gradient[layer]
-            sums = rows * stride
+            sums = self._sums[layer]
             errors = max(sums, gradient.parts * self._share[layer] * stride
                          if gradient.parts > 0 else 0)
             macros[f"A_AT_{layer}"] = (self._take(rows * self._length[layer]) if layer
@@ -246,11 +252,12 @@ def _group_sizes(limits: Limits) -> list[int]:
 
 
 def _layouts_of(problem: BackpropProblem, device: Device) -> list[_Layout]:
-    """Return the layouts that fit the device, in increasing order of expected cycles."""
+    """Return the layouts that fit the device, in increasing order of expected times."""
     batch = min(problem.batch, max(problem.samples, 1))
-    return _layouts(BackpropProblem(
+    layouts = _layouts(BackpropProblem(
         problem.sizes, batch, batch, problem.activation, problem.loss, batch, problem.velocity,
         adam=problem.adam, output=problem.output, weighted=problem.weighted), device.limits)
+    return sorted(layouts, key=lambda layout: _expected_time(layout, problem, device.limits))
 
 
 @lru_cache(maxsize=64)
@@ -259,10 +266,15 @@ def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
 
     They do not depend on the numbers of samples and networks.
     """
-    layouts = [layout for groups in _group_sizes(limits) for threads in _THREADS
-               if threads <= limits.work_group_size
-               and (layout := _fitting(update, groups, threads, limits)) is not None]
-    return sorted(layouts, key=lambda layout: layout.cycles)
+    return [layout for groups in _group_sizes(limits) for threads in _THREADS
+            if threads <= limits.work_group_size
+            and (layout := _fitting(update, groups, threads, limits)) is not None]
+
+
+def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) -> float:
+    """Return cycles by which layouts compare, with few warps waiting longer for memory."""
+    at_once = max(1, limits.compute_units // layout.groups)
+    return -(-problem.networks // at_once) * layout.cycles * (1 + 32 / layout.threads)
 
 
 def _fitting(problem: BackpropProblem, groups: int, threads: int,

@@ -69,28 +69,35 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
             sum[m][n] = 0.0f;
 }
 
-/* sums[b][j] = sum of in[b][i] * weights[i][j]. The sum over i is divided into `parts`, which are
- * stored one after the other. With `add` the sums are added to.
+/* Offset of sum j of sample b. The columns of sums are divided into slices of `slice` floats a row,
+ * which stand one after the other; there is one slice if these are `stride` floats. */
+#define SUM_PLACE(b, j, stride, slice)                                             \
+    ((slice) == (stride) ? (b) * (stride) + (j)                                    \
+                         : (j) / (slice) * (ROWS * (slice)) + (b) * (slice) + (j) % (slice))
+
+/* sums[b][j] = sum of in[b][i] * weights[i][j]. The sum over i is divided into `parts` of `size`
+ * floats, which are stored one after the other. With `add` the sums are added to.
  *
- * length, stride: floats of a row of `in`, and of a row of `weights` and `sums`.
+ * length, stride: floats of a row of `in`, and of a row of `weights`. slice: see SUM_PLACE.
  * fours: number of i, divided by 4. units: number of j.
  * tile_b, tile_j: sizes of a tile; tile_b divides ROWS, and tile_j is a multiple of 4. */
 INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
-                            SHARED_POINTER float *sums, int fours, int units, int tile_b,
-                            int tile_j, int parts, int add, int item)
+                            SHARED_POINTER float *sums, int slice, int size, int fours, int units,
+                            int tile_b, int tile_j, int parts, int add, int item)
 {
     const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j), tiles = tiles_b * tiles_j;
     ROLLED for (int t = item; t < tiles * parts; t += THREADS) {
         int part = t / tiles, first_b = place_along(t % tiles, tiles_b, tiles_j);
         int place = place_across(t % tiles, tiles_b, tiles_j);
-        SHARED_POINTER float *to = sums + (part * ROWS + first_b) * stride;
+        SHARED_POINTER float *to = sums + part * size;
         float sum[8][8];
         UNROLL for (int m = 0; m < tile_b; m++)
             UNROLL for (int n = 0; n < tile_j; n += 4) {
                 if (add)
                     load4(&sum[m][n],
-                          to + m * tiles_b * stride + LOADED_COLUMN(place, tiles_j, n, units));
+                          to + SUM_PLACE(first_b + m * tiles_b,
+                                         LOADED_COLUMN(place, tiles_j, n, units), stride, slice));
                 else
                     sum[m][n] = sum[m][n + 1] = sum[m][n + 2] = sum[m][n + 3] = 0.0f;
             }
@@ -111,7 +118,8 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
         UNROLL for (int m = 0; m < tile_b; m++)
             UNROLL for (int n = 0; n < tile_j; n += 4)
                 if (COLUMN(place, tiles_j, n) < units)
-                    SHARED_STORE4(to + m * tiles_b * stride + COLUMN(place, tiles_j, n),
+                    SHARED_STORE4(to + SUM_PLACE(first_b + m * tiles_b, COLUMN(place, tiles_j, n),
+                                                 stride, slice),
                                   MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], sum[m][n + 3]));
     }
 }

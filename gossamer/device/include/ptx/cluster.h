@@ -7,7 +7,13 @@
  *                      arrived. A kernel calls CLUSTER_ARRIVE and CLUSTER_WAIT once, before its
  *                      first write to another work-group's shared memory.
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
- *                      the cluster. */
+ *                      the cluster.
+ *   CLUSTER_SEND()     BARRIER, and the first half of a CLUSTER_BARRIER, in which only the last of
+ *                      THREADS / 32 warps makes visible what the work-group has written. That is a
+ *                      fence of the whole device, for which a warp waits until its copies and
+ *                      stores are complete: so the last warp should have few, and others do not
+ *                      wait for theirs.
+ *   CLUSTER_RECEIVE()  the other half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once
 
@@ -26,11 +32,20 @@
 #define CLUSTER_BARRIER()                                                                         \
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" \
                  ::: "memory")
+#define CLUSTER_SEND()                                                           \
+    BARRIER();                                                                   \
+    if (LOCAL_ID(0) / 32 == THREADS / 32 - 1)                                    \
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");    \
+    else                                                                         \
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
+#define CLUSTER_RECEIVE() asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")
 #else
 #define CLUSTER_DIMS
 #define CLUSTER_ARRIVE()
 #define CLUSTER_WAIT()
 #define CLUSTER_BARRIER() BARRIER()
+#define CLUSTER_SEND() BARRIER()
+#define CLUSTER_RECEIVE()
 #endif
 
 #ifdef __CUDACC__
