@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tests.ops.conv2d.dense.test_dense as depthwise
+import tests.ops.conv2d.grouped.test_grouped_mma as grouped
 import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
 import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
 import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
@@ -19,6 +20,7 @@ import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.common import config_of
+from gossamer.ops.conv2d.grouped.tiling import GroupedTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
@@ -218,6 +220,48 @@ def test_depthwise_tiled_works_on_parts_of_larger_tensors(emulate: Emulate, name
         variant = next(iter(depthwise.ALGORITHM.variants_in(problem, device, (precision,))))
         check_variants(depthwise.ALGORITHM, problem, device,
                        list(with_parts(depthwise.ALGORITHM, problem, variant)))
+
+
+@pytest.mark.parametrize("mode, name, precision, tile", [
+    ("bounds", "pairs", "fp16", GroupedTile(1, 4, 7, 2, 2, 1)),
+    ("races", "fours", "fp16", GroupedTile(2, 1, 8, 2, 2, 2)),
+    ("plain", "fours", "tf32", GroupedTile(7, 1, 7, 1, 2, 2)),
+    ("bounds", "eights, stride 2", "fp16", GroupedTile(2, 2, 7, 2, 2, 1)),
+    ("bounds", "eights, stride 2", "tf32", GroupedTile(4, 1, 8, 4, 2, 2)),
+    ("bounds", "sixteens, uneven window", "fp16", GroupedTile(2, 2, 7, 1, 2, 2)),
+    ("races", "thirty-twos", "fp16", GroupedTile(4, 2, 7, 2, 4, 2)),
+    ("bounds", "thirty-twos", "tf32", GroupedTile(2, 4, 7, 1, 2, 1)),
+    ("bounds", "sixty-fours, 1x1", "fp16", GroupedTile(1, 2, 7, 4, 4, 1)),
+    ("bounds", "groups across units", "fp16", GroupedTile(4, 1, 8, 4, 2, 1)),
+    ("bounds", "fewer outputs", "fp16", GroupedTile(2, 1, 14, 2, 2, 2)),
+    ("bounds", "more outputs, dilation", "tf32", GroupedTile(1, 2, 8, 2, 2, 1)),
+    ("bounds", "more outputs, dilation", "fp16", GroupedTile(2, 1, 7, 1, 2, 2)),
+    ("plain", "7x7", "fp16", GroupedTile(4, 1, 8, 1, 2, 2))])
+def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
+                     tile: GroupedTile) -> None:
+    # with one multiprocessor a work-group takes several tiles
+    device, problem = emulate(mode, schedule=2, compute_units=1), grouped.PROBLEMS[name]
+    first = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
+    check_variants(grouped.ALGORITHM, problem, device, [replace(first, config=config_of(tile))])
+
+
+def test_an_infinity_stays_within_the_channels_that_share_a_product(emulate: Emulate) -> None:
+    device, problem = emulate("plain", schedule=1), grouped.PROBLEMS["fours"]
+    x, *residual = random_inputs(problem)
+    x[0, 0, 4, 4] = np.inf
+    variant = next(iter(grouped.ALGORITHM.variants_in(problem, device, ("fp16",))))
+    (y,) = run_variant(grouped.ALGORITHM, problem, variant, device,
+                       Weights(random_weights(problem), device, "the test"), [x, *residual])
+    assert np.isfinite(y[:, 16:]).all()
+    assert not np.isfinite(y[:, :4, 3:6, 3:6]).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_grouped_mma_works_on_parts_of_larger_tensors(emulate: Emulate, precision: str) -> None:
+    device, problem = emulate("bounds", schedule=1), grouped.PROBLEMS["fours"]
+    variant = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
+    check_variants(grouped.ALGORITHM, problem, device,
+                   list(with_parts(grouped.ALGORITHM, problem, variant)))
 
 
 BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)

@@ -10,6 +10,7 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.published import PublishedConvolution
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
+from gossamer.ops.conv2d.grouped.grouped_mma import GroupedMma
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col, SparseIm2col
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
 from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
@@ -30,10 +31,10 @@ from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroConvolution
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
-         ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
-         DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
-         ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
-         HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
-         HostIndirect(), HostIndirectDepthwise(), SparseIm2col(), HostDirectPopcount(),
-         HostPopcount(), PublishedConvolution(), ZeroConvolution()))
+        (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(),
+         ImplicitGemmMma(), GroupedMma(), ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(),
+         Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
+         DirectSparsePixels(), ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(),
+         WidePopcount(), Popcount(), HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(),
+         HostDirectDepthwise(), HostIndirect(), HostIndirectDepthwise(), SparseIm2col(),
+         HostDirectPopcount(), HostPopcount(), PublishedConvolution(), ZeroConvolution()))

@@ -1,0 +1,1 @@
+"""Convolutions in groups of several channels."""

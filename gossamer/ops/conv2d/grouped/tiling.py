@@ -1,0 +1,268 @@
+"""Tiles of grouped_mma: which of them fit, and how long they are expected to take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TypeVar
+
+from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork, groups_per_unit
+from gossamer.tensor import rounded_up
+
+Size = TypeVar("Size")
+
+WARPS = 4
+"""Warps of a work-group."""
+_PER_UNIT = {72: 4, 88: 3}
+"""The work-groups that a multiprocessor is to hold at once, by the most registers for the sums of a
+work-item and the weights of a column of the window. Four leave 128 registers to a work-item, and
+three 168; addresses, pixels and indices take up to 60."""
+_ROWS, _STRIPS, _COLUMNS, _UNITS = (1, 2, 4, 7), (1, 2, 4), (7, 8, 14, 16, 28, 32, 56), (1, 2, 4)
+_EXCESS_ROWS, _EXCESS_COLUMNS = 1.15, 1.1
+"""The most rows and columns that tiles may cover, relative to the fewest that any tiles cover."""
+_CANDIDATES = 6
+"""Maximum number of candidate tiles in each precision."""
+# The rates below are estimates for an H200, not yet fitted to measurements. They only decide the
+# order in which tiles are tried.
+_PRODUCT = 1.5
+"""Cycles of a multiprocessor for one instruction mma of a warp."""
+_BANKS = 128
+"""Bytes per cycle that a multiprocessor reads from or writes to shared memory."""
+_READ, _STORED = 24.0, 14.0
+"""Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and that it writes."""
+_LINE = 128
+"""Bytes of a line of the L1 cache, of which a multiprocessor addresses one per cycle."""
+_COPY_INSTRUCTIONS, _SCHEDULERS = 20, 4
+"""Instructions of a copy to shared memory; warp schedulers of a multiprocessor."""
+_LATENCY, _COPY_LATENCY, _STORE_LATENCY, _INSTRUCTION = 40, 1200, 80, 2
+"""Cycles that a warp waits for a fragment from shared memory, and for a tile from memory; that it
+needs to store a row of outputs of two lanes, and for an instruction of a copy."""
+
+
+@dataclass(frozen=True)
+class GroupedTile:
+    """The sizes of a work-group, which are a variant's config.
+
+    rows: rows of outputs of a warp.
+    strips: strips of so many rows of a tile.
+    columns: columns of outputs of a tile.
+    units: units of output channels of a work-group.
+    tiles: tiles of 8 output channels of a unit, 2 or 4.
+    stages: tiles of outputs whose pixels are in shared memory at once; 2 where a work-group takes
+    several tiles, else 1.
+    """
+
+    rows: int
+    strips: int
+    columns: int
+    units: int
+    tiles: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the channels of a problem are divided into units.
+
+    word_channels: channels of 16 bytes of a pixel.
+    unit: output channels of a unit.
+    """
+
+    problem: Conv2dProblem
+    word_channels: int
+    unit: int
+
+    @cached_property
+    def units(self) -> int:
+        """Number of units."""
+        return -(-self.problem.out_channels // self.unit)
+
+    def first_word(self, unit: int) -> int:
+        """Return the first word of a pixel that a unit reads."""
+        problem = self.problem
+        group = unit * self.unit // problem.group_out_channels
+        return group * problem.group_channels // self.word_channels
+
+    @cached_property
+    def span(self) -> int:
+        """Words of a pixel that a unit reads, an even number."""
+        return rounded_up(max(map(self._words, range(self.units))), 2)
+
+    def _words(self, unit: int) -> int:
+        """Return the words of a pixel with the input channels of a unit."""
+        problem = self.problem
+        last = min((unit + 1) * self.unit, problem.out_channels) - 1
+        end = (last // problem.group_out_channels + 1) * problem.group_channels
+        return -(-end // self.word_channels) - self.first_word(unit)
+
+    def pieces(self, count: int) -> int:
+        """Return the words of a pixel that a work-group of `count` units reads."""
+        ends = range(count - 1, self.units + count - 1, count)
+        return self.span + max(self._first_words[end] - self._first_words[end + 1 - count]
+                               for end in ends)
+
+    @cached_property
+    def _first_words(self) -> list[int]:
+        """The first word of each unit, with those that fill the last work-group."""
+        return [self.first_word(unit) for unit in range(self.units + max(_UNITS))]
+
+    @cached_property
+    def lines(self) -> Mapping[int, int]:
+        """The rows of pixels that a warp reads, for each number of rows of outputs."""
+        stride, dilation = self.problem.stride[0], self.problem.dilation[0]
+        return {rows: len({i * stride + r * dilation for i in range(rows)
+                           for r in range(self.problem.kernel[0])}) for rows in _ROWS}
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of the packed weights of a unit."""
+        return self.problem.taps * self.span * 16 * self.unit
+
+
+@lru_cache(maxsize=256)
+def layout_of(problem: Conv2dProblem, precision: str, tiles: int) -> Layout:
+    """Return the layout of units of so many tiles of 8 output channels."""
+    return Layout(problem, 8 if precision == "fp16" else 4, 8 * tiles)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a launch with one tile size.
+
+    Its sizes are those of grouped_mma.cu.
+    """
+
+    layout: Layout
+    tile: GroupedTile
+
+    @cached_property
+    def pieces(self) -> int:
+        """Words of a pixel that a work-group reads."""
+        return self.layout.pieces(self.tile.units)
+
+    @property
+    def chunks(self) -> int:
+        """Number of work-groups for all units of a tile."""
+        return -(-self.layout.units // self.tile.units)
+
+    @property
+    def tiles_y(self) -> int:
+        """Tiles over the height of an image."""
+        return -(-self.layout.problem.out_height // (self.tile.strips * self.tile.rows))
+
+    @property
+    def tiles_x(self) -> int:
+        """Tiles over the width of an image."""
+        return -(-self.layout.problem.out_width // self.tile.columns)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of outputs of the whole batch, at least 1."""
+        return max(1, self.layout.problem.batch * self.tiles_y * self.tiles_x)
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """Rows and columns of pixels of a tile."""
+        problem, tile = self.layout.problem, self.tile
+        return problem.window(0, tile.strips * tile.rows), problem.window(1, tile.columns)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        stride = self.layout.problem.stride[1]
+        pixels = self.halo[0] * rounded_up(self.halo[1], stride)
+        return (self.tile.units * self.layout.unit_bytes
+                + self.tile.stages * pixels * (self.pieces | 1) * 16)
+
+    def fits(self, limits: Limits) -> bool:
+        """Return whether registers and shared memory have room for the tile."""
+        return (self._registers <= max(_PER_UNIT)
+                and self.shared_bytes <= limits.shared_bytes_opt_in)
+
+    @property
+    def _registers(self) -> int:
+        """Registers for the sums of a work-item and the weights of a column of the window."""
+        return self.tile.tiles * (4 * self.tile.rows + 2 * self.layout.problem.kernel[0])
+
+    def at_once(self, limits: Limits) -> int:
+        """Return the number of work-groups that a multiprocessor holds."""
+        return groups_per_unit(self.shared_bytes, limits, next(
+            count for most, count in _PER_UNIT.items() if self._registers <= most))
+
+    def groups(self, limits: Limits) -> int:
+        """Return the number of work-groups that share the tiles of a chunk."""
+        if self.tile.stages == 1:
+            return self.tiles
+        of_device = max(1, limits.compute_units) * self.at_once(limits)
+        return min(self.tiles, max(1, of_device // self.chunks))
+
+    def expected_us(self, limits: Limits) -> float:
+        """Return the expected time of the kernel in microseconds."""
+        problem, tile, layout = self.layout.problem, self.tile, self.layout
+        itemsize = 16 // layout.word_channels
+        tasks = -(-tile.strips * tile.columns // 16) * tile.units
+        steps = problem.kernel[1] * layout.span // 2
+        lines = layout.lines[tile.rows]
+        products = problem.kernel[0] * tile.rows * tile.tiles
+        halo_bytes = self.halo[0] * self.halo[1] * self.pieces * 16
+        outputs = tile.strips * tile.rows * tile.columns * tile.units * layout.unit
+        weight_bytes = tile.units * layout.unit_bytes
+        taken = self.tiles / self.groups(limits)
+        step_bytes = 512 * lines + 256 * problem.kernel[0] * tile.tiles
+        begun = weight_bytes / COPIED / taken
+        lines_of_memory = (self.halo[0] * self.halo[1] * -(-self.pieces * 16 // _LINE)
+                           + outputs / layout.unit)
+        busy = max(
+            tasks * steps * products * _PRODUCT,
+            (tasks * steps * step_bytes + halo_bytes) / _BANKS + lines_of_memory,
+            halo_bytes / _READ + outputs * itemsize / _STORED + begun,
+            halo_bytes / 16 / 32 * _COPY_INSTRUCTIONS / _SCHEDULERS)
+        of_warp = steps * (_LATENCY + products * _PRODUCT * WARPS) + tile.rows * _STORE_LATENCY
+        waited = (-(-tasks // WARPS) * of_warp
+                  + -(-halo_bytes // (16 * 32 * WARPS)) * _COPY_INSTRUCTIONS * _INSTRUCTION)
+        if tile.stages == 1:
+            waited += _COPY_LATENCY
+        moved = (problem.inputs[0].size + problem.outputs[0].size) * itemsize
+        return LaunchWork(self.tiles * self.chunks, self.at_once(limits), busy, waited,
+                          begin=BEGIN / taken, moved=moved).expected_us(limits)
+
+
+@lru_cache(maxsize=256)
+def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Work, ...]:
+    """Return the candidates, the fastest expected first.
+
+    For each number of units and of stages, only the tile with the lowest expected time is a
+    candidate: the estimate of how much they matter is the least certain.
+    """
+    most = 4 if precision == "fp16" and problem.group_out_channels % 32 == 0 else 2
+    layout = layout_of(problem, precision, most)
+    heights = _close_covers({(rows, strips): rows * strips for rows, strips in itertools.product(
+        _ROWS, _STRIPS)}, problem.out_height, _EXCESS_ROWS)
+    widths = _close_covers({columns: columns for columns in _COLUMNS}, problem.out_width,
+                           _EXCESS_COLUMNS)
+    found = []
+    for (rows, strips), columns, units in itertools.product(heights, widths, _UNITS):
+        if units >= 2 * layout.units:
+            continue
+        one = Work(layout, GroupedTile(rows, strips, columns, units, most, 1))
+        if not one.fits(limits):
+            continue
+        found.append((one.expected_us(limits), one))
+        several = Work(layout, GroupedTile(rows, strips, columns, units, most, 2))
+        if several.fits(limits) and several.groups(limits) < several.tiles:
+            found.append((several.expected_us(limits), several))
+    fastest: dict[tuple[int, int], Work] = {}
+    for _, work in sorted(found, key=lambda pair: pair[0]):
+        fastest.setdefault((work.tile.units, work.tile.stages), work)
+    return tuple(fastest.values())[:_CANDIDATES]
+
+
+def _close_covers(sizes: Mapping[Size, int], outputs: int, most: float) -> list[Size]:
+    """Return the keys of the sizes of tiles that cover at most `most` times the fewest outputs."""
+    covered = {key: -(-outputs // size) * size for key, size in sizes.items()}
+    return [key for key, count in covered.items()
+            if count <= most * min(covered.values())]
