@@ -1,9 +1,10 @@
 """The number of threads of BLAS, ONNX Runtime or generated code.
 
 The number of threads is a setting in the configs of host algorithms, so that it is saved and
-reported like any other setting. All layers of a plan use the same number of threads.
+reported like any other setting.
 
-By default algorithms use all threads, as NumPy and ONNX Runtime do. The threads that compute a
+By default algorithms use all threads, as NumPy and ONNX Runtime do, but small layers may use one.
+The threads that compute a
 product wait for each other. If another program occupies the processor on which one of the threads
 runs, each product may last until that program's time slice ends. A single thread is then faster.
 """
@@ -11,6 +12,7 @@ runs, each product may last until that program's time slice ends. A single threa
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import sys
@@ -35,6 +37,9 @@ ALL: Threads = "all"
 threads as it may. If a plan is made for a given number of threads, this number replaces ALL."""
 
 _SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
+_SMALL = 2**22
+"""Maximum number of multiply-adds for which one thread may be faster than several: as many take
+some 50 microseconds, in which threads have to be woken and to wait for each other."""
 _SERIAL = 2**18
 """Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if it
 may use more."""
@@ -57,17 +62,20 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
     return [one, every]
 
 
-def of_threads(variants: Iterable[Variant], threads: Threads,
-               device: Device) -> Iterable[Variant]:
+def of_threads(variants: Iterable[Variant], threads: Threads, device: Device,
+               multiply_adds: float = math.inf) -> Iterable[Variant]:
     """Return the variants that use a number of threads, and those without this setting.
 
-    All variants are returned if none of them qualifies, and on devices other than the host.
+    If the number is ALL, variants with one thread are returned, too, for problems that are small
+    enough to be faster with one. All variants are returned if none of them qualifies, and on
+    devices other than the host.
     """
     if device.compiles:
         return variants
     listed = [_for_number(variant, threads) for variant in variants]
+    admitted = {threads, ONE} if threads == ALL and multiply_adds <= _SMALL else {threads}
     return [variant for variant in listed
-            if dict(variant.config).get(THREADS, threads) == threads] or listed
+            if dict(variant.config).get(THREADS, threads) in admitted] or listed
 
 
 def _for_number(variant: Variant, threads: Threads) -> Variant:
@@ -82,6 +90,11 @@ def threads_in(config_text: str) -> Threads | None:
     """Return the number of threads in a config's text; None if it has none."""
     found = _SETTING.search(config_text)
     return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
+
+
+def other_settings(config: Config) -> Config:
+    """Return the settings of a config other than the number of threads."""
+    return tuple(setting for setting in config if setting[0] != THREADS)
 
 
 def without_threads(config_text: str) -> str:

@@ -69,7 +69,9 @@ class Session:
     shapes: shapes of all inputs of the model; empty if they may differ between runs.
     threads: number of threads per operator; 0 for ONNX Runtime's default.
     optimised: whether ONNX Runtime may optimise the model.
-    spinning: whether threads spin while they wait for work during a run.
+    spinning: whether threads spin while they wait for work, during a run and for up to 50 ms after
+    it, as ONNX Runtime's threads do by default. The threads of several sessions that spin would
+    slow each other down.
     profiled: whether to measure the times of nodes.
     inputs, outputs: numbers of inputs and outputs per run.
 
@@ -95,8 +97,6 @@ class Session:
         options.log_severity_level = 4
         options.add_external_initializers(list(self._constants), list(self._constants.values()))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        # between runs, spinning threads would slow down other sessions
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         # fusing quantise-dequantise layers into 8-bit layers changes results by more than rounding
         # errors
         options.add_session_config_entry("session.disable_quant_qdq", "1")

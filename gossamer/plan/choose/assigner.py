@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
+from gossamer.ops.host_threads import ONE, THREADS
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, why_not_others
 from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, has_same_packing
@@ -250,6 +251,11 @@ def free(node: MeasuredLayer, candidate: Candidate) -> bool:
 def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
     """Admit only algorithms that do not skip zeros."""
     return candidate.algorithm.dense
+
+
+def one_thread(node: MeasuredLayer, candidate: Candidate) -> bool:
+    """Admit only candidates that use one thread, and those without a number of threads."""
+    return dict(candidate.variant.config).get(THREADS, ONE) == ONE
 
 
 def whole(node: MeasuredLayer, candidate: Candidate) -> bool:

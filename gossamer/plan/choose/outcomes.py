@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
 """The name of the plan without algorithms that skip zeros."""
+ONE_THREAD = "one thread"
+"""The name of the plan whose layers each use one thread."""
 
 
 @dataclass(frozen=True)

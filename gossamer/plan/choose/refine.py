@@ -2,12 +2,13 @@
 
 The cheapest assignment is based on the times of layers that ran alone. Such times do not include
 the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore the
-next cheapest assignments are timed as whole programs, too, and two others: dense algorithms only,
-and the whole network in one call of a library.
+next cheapest assignments are timed as whole programs, too, and three others: dense algorithms only,
+one thread per layer, and the whole network in one call of a library.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,8 +18,8 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, UnsupportedError, first_line
 from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
-from gossamer.plan.choose.assigner import Assigned, Assigner, Restriction, dense, whole
-from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, EndToEnd, Planned
+from gossamer.plan.choose.assigner import Assigned, Assigner, Restriction, dense, one_thread, whole
+from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, ONE_THREAD, EndToEnd, Planned
 from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
 from gossamer.plan.fusion import WHOLE, is_one_part
 from gossamer.plan.program import Program
@@ -85,6 +86,10 @@ def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restricti
     restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
     if any(not candidate.algorithm.dense for _, candidate in cheapest.taken):
         restrictions[DENSE_ONLY] = dense
+    if not all(itertools.starmap(one_thread, cheapest.taken)) and all(
+            any(one_thread(node, candidate) for candidate in node.candidates)
+            for node, _ in cheapest.taken):
+        restrictions[ONE_THREAD] = one_thread
     if any(node.layer.name == WHOLE and math.isfinite(node.least_cost)
            for node in assigner.measured):
         restrictions[WHOLE] = whole
@@ -96,14 +101,16 @@ def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> 
 
     Of the plans that are equal to the fastest within noise, the network as one part is preferred:
     other programs on the CPU slow this plan down most, so that without them it would be the
-    fastest. Otherwise the first plan is preferred.
+    fastest. Otherwise a plan with one thread is preferred, which leaves the other cores to them,
+    and otherwise the first plan.
     """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:
         return MEASURED
     fastest = min(timings, key=lambda plan: timings[plan].median_us)
     equal = [plan for plan in timings if not is_clearly_faster(times[fastest], times[plan])]
-    return next((plan for plan in equal if is_one_part(programs[plan])), equal[0])
+    return next((plan for plan in equal if is_one_part(programs[plan])),
+                ONE_THREAD if ONE_THREAD in equal else equal[0])
 
 
 def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,

@@ -43,13 +43,15 @@ class LayerTimes:
     """The best known times of a layer or fusion, by formats and precision.
 
     keeps_precisions: whether a candidate is kept even if a less precise one is faster.
-    groups: the groups of the layer's rows.
+    algorithms: the algorithms that may compute the layer.
+    groups: the groups of the layer's rows, with rows of algorithms of other layers, too.
     parts: for a fusion, the times of its layers; empty for a layer.
     best: the fastest row of each combination of formats and precision.
     """
 
     name: str
     keeps_precisions: bool = False
+    algorithms: set[Algorithm] = field(default_factory=set)
     groups: list[Group] = field(default_factory=list)
     parts: Sequence[LayerTimes] = ()
     best: dict[_Kind, Row] = field(default_factory=dict)
@@ -62,7 +64,8 @@ class LayerTimes:
     @property
     def rows(self) -> Iterable[Row]:
         """The rows that may compute the layer."""
-        return (row for group in self.groups for row in group.rows.values())
+        return (row for group in self.groups for row in group.rows.values()
+                if row.algorithm in self.algorithms)
 
     def update(self) -> None:
         """Set the best times from the measured rows."""
@@ -244,6 +247,7 @@ class Rows:
             layer, problem = node.layer, node.layer.problem
             times = self.times.setdefault((layer.name, problem), LayerTimes(
                 layer.name, keeps_precisions=self._space.keeps_precisions))
+            times.algorithms.update(node.algorithms)
             for algorithm in node.algorithms:
                 group = self._group(timed_problem(problem, algorithm), layer, node.device)
                 group.join(times)

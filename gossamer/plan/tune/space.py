@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.ops.host_threads import ALL, Threads, of_threads
+from gossamer.ops.host_threads import ALL, Threads, of_threads, other_settings
 from gossamer.plan.policy import (
     UNMEASURED,
     Effort,
@@ -76,7 +76,8 @@ class Space:
             most, count = self.limits.most_configs_of(algorithm), 0
             found: list[Variant] = []
             for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
-                                                 key=lambda variant: variant.config):
+                                                 key=lambda variant: other_settings(
+                                                     variant.config)):
                 if most is not None and count >= most:
                     break
                 group = list(variants)
@@ -100,4 +101,6 @@ class Space:
                       or variant.is_as_precise_as_float32(problem))
         if algorithm.rounds_sums and problem.sums_integers:
             listed = (variant for variant in listed if variant.precision != "fp16")
-        return of_threads(listed, self._threads, device)
+        if self.limits is UNMEASURED:
+            return of_threads(listed, self._threads, device)
+        return of_threads(listed, self._threads, device, problem.flops / 2)

@@ -12,9 +12,10 @@ from functools import partial
 
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.io.process_pool import ProcessEndedError
-from gossamer.measure import Task, Timing, Work, repeated, sampled
+from gossamer.measure import Task, Timing, Work, repeated, sampled, wait_for_rest
 from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import BuildCost, Measurement
+from gossamer.plan.fusion import WHOLE
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck
 from gossamer.plan.tune.rows import Row
@@ -52,6 +53,9 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             raise DeviceLostError(f"{failure}; {row.algorithm.name} was tried for layer "
                                   f"{row.group.layer.name!r}") from failure
     row.group.update()
+    if row.group.layer.name == WHOLE:
+        # the threads of a library for whole networks may spin, and slow down the next candidate
+        wait_for_rest()
 
 
 def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State, cost: BuildCost,
