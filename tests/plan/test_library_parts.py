@@ -287,8 +287,9 @@ def test_measured_plans_name_the_library() -> None:
     plan = gossamer.compile(small(), "host", effort="quick")
     assert_close(plan(images(2)), own(small())(images(2)))
     measured = {node.layer.name: node for node in plan.program(2).measured}
-    (candidate,) = measured["whole network"].candidates
-    assert candidate.algorithm.name == "onnxruntime" and candidate.measured.error <= 1e-5
+    candidates = [each for each in measured["whole network"].candidates if each.is_usable]
+    assert candidates and all(each.algorithm.name == "onnxruntime" and each.measured.error <= 1e-5
+                              for each in candidates)
     rows = plan.report(2).rows
     assert [row["layer"] for row in rows if row["op"] != "copy"] == NAMES
     # each of gossamer's own algorithms that was measured for a layer is named beside the library

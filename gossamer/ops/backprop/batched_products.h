@@ -94,10 +94,9 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
         float sum[8][8];
         UNROLL for (int m = 0; m < tile_b; m++)
             UNROLL for (int n = 0; n < tile_j; n += 4) {
-                if (add)
-                    load4(&sum[m][n],
-                          to + SUM_PLACE(first_b + m * tiles_b,
-                                         LOADED_COLUMN(place, tiles_j, n, units), stride, slice));
+                if (add && COLUMN(place, tiles_j, n) < units)
+                    load4(&sum[m][n], to + SUM_PLACE(first_b + m * tiles_b,
+                                                     COLUMN(place, tiles_j, n), stride, slice));
                 else
                     sum[m][n] = sum[m][n + 1] = sum[m][n + 2] = sum[m][n + 3] = 0.0f;
             }
