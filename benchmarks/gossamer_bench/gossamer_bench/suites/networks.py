@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from gossamer.bench.networks import FORCED_OPS, input_of, plans_of, precision_of, whole_network
 from gossamer.bench.work import OWN, PeerNetwork, Setting
+from gossamer.device.affinity import allowed, bound
 from gossamer.model.graph import Graph
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights
@@ -147,6 +149,8 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",
-            config if described is None else f"{config}; {described(context)}", precision)
+            config if described is None else f"{config}; {described(context)}", precision,
+            # as the thread that calls ONNX Runtime
+            around=nullcontext if device.compiles else partial(bound, allowed()[:1]))
 
     return Alternative(precision, make)
