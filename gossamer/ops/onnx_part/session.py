@@ -8,7 +8,7 @@ import math
 import re
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from onnx import TensorProto, numpy_helper
 
 from gossamer import onnx_model
 from gossamer.device.base import Device
+from gossamer.device.native.processor import address
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 from gossamer.onnx_model import nodes_of, parsed, with_shapes
 from gossamer.ops.onnx_part import nan
@@ -35,6 +36,9 @@ part of the names of the nodes that it creates and of its source files."""
 _LARGE = 1024
 """Minimum size in bytes of constants that are surely data: shapes, axes and other settings of
 operators are always smaller."""
+
+_MOST_BINDINGS = 64
+"""Maximum number of bindings that a session keeps."""
 
 
 def version_on(device: Device) -> str:
@@ -126,6 +130,8 @@ class Session:
         self._letting_nan = letting_nan if is_watched else None
         self._may_last = any(node.op_type in _LOOPS for node in nodes_of(proto))
         self._options = _run_options()
+        self._bindings: dict[Hashable, tuple[Any, np.ndarray]] = {}
+        """What _binding() returned, by the key of the arrays."""
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the model and return its outputs in order.
@@ -142,6 +148,50 @@ class Session:
         except Exception as error:
             raise ComputingError(error) from None
         return results
+
+    def run_into(self, key: Hashable,
+                 arrays: Callable[[], tuple[list[np.ndarray], list[np.ndarray]]]) -> None:
+        """Run the model from arrays into arrays.
+
+        ONNX Runtime reads and writes the memory of float32 arrays without copies. Raises
+        ComputingError if the run fails.
+
+        key: identifies the memory of the arrays.
+        arrays: returns the inputs and the outputs of the model in order, as C-contiguous arrays
+        that do not overlap.
+        """
+        if key not in self._bindings:
+            if len(self._bindings) >= _MOST_BINDINGS:
+                self._bindings.clear()
+            self._bindings[key] = self._binding(*arrays())
+        binding, watched = self._bindings[key]
+        if binding is not None:
+            try:
+                self._session.run_with_iobinding(binding)
+            except Exception as error:
+                raise ComputingError(error) from None
+            if not math.isnan(watched[()]):
+                return
+        inputs, outputs = arrays()
+        for output, result in zip(outputs, self.run(inputs), strict=True):
+            output[...] = result
+
+    def _binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+                 ) -> tuple[Any, np.ndarray]:
+        """Return a binding to the memory of arrays, and the array that is NaN if NaN was found.
+
+        There is no binding (None) for other types than float32, and for runs that may last forever.
+        """
+        watched = np.zeros((), np.float32)
+        if self._may_last or any(array.dtype != np.float32 for array in (*inputs, *outputs)):
+            return None, watched
+        binding = self._session.io_binding()
+        for name, array in zip(self._names, inputs, strict=True):
+            binding.bind_input(name, "cpu", 0, np.float32, array.shape, address(array))
+        written = outputs if self._letting_nan is None else [*outputs, watched]
+        for info, array in zip(self._session.get_outputs(), written, strict=True):
+            binding.bind_output(info.name, "cpu", 0, np.float32, array.shape, address(array))
+        return binding, watched
 
     def node_times(self) -> list[tuple[str, float]]:
         """Return the name and the time in microseconds of each execution of a node.

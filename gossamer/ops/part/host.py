@@ -18,7 +18,7 @@ from onnx import helper
 
 from gossamer import onnx_model
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import host_array
+from gossamer.device.host import address_of, host_array
 from gossamer.errors import UnsupportedError, installing
 from gossamer.onnx_model import ModelWriter, type_of
 from gossamer.ops.algorithm import Algorithm, State, Variant
@@ -78,11 +78,11 @@ class OnnxRuntime(Algorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: object = None) -> None:
-        results = state.data.session.run([
-            host_array(buffer, spec)
-            for buffer, spec in zip(inputs, state.variant.inputs, strict=True)])
-        for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
-            host_array(buffer, spec)[...] = result
+        def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
+            return (list(map(host_array, inputs, state.variant.inputs)),
+                    list(map(host_array, outputs, state.variant.outputs)))
+
+        state.data.session.run_into(tuple(map(address_of, (*inputs, *outputs))), arrays)
 
 
 @dataclass(frozen=True)
