@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.host_threads import number_of, thread_configs, threads_of
+from gossamer.ops.host_threads import number_of, of_threads, thread_configs, threads_of
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -55,6 +56,16 @@ def test_small_products_have_one_thread() -> None:
 def test_configs_are_the_same_where_blas_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "threads", lambda: 1)
     assert thread_configs() == [ONE, EVERY] and thread_configs(2**18) == [ONE]
+
+
+@pytest.mark.parametrize(("threads", "multiply_adds", "expected"), [
+    ("all", 2**22, [1, "all"]), ("all", 2**22 + 1, ["all"]), ("all", math.inf, ["all"]),
+    (1, 2**22, [1]), (3, 2**22, [3])])
+def test_small_problems_may_have_one_thread(threads: int | str, multiply_adds: float,
+                                            expected: list[int | str]) -> None:
+    variants = [Variant(config, (), ()) for config in (ONE, EVERY)]
+    assert [variant["threads"] for variant in of_threads(
+        variants, threads, HOST, multiply_adds)] == expected
 
 
 @pytest.mark.usefixtures("eight")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,13 @@ from gossamer.device.base import Device
 from gossamer.device.native import processor as native
 from gossamer.device.registry import find
 from gossamer.measure import Timing
+from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import Variant
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import plan_times
+from gossamer.plan.choose import plan_times, refine
+from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.plan import Plan
+from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -179,6 +183,34 @@ def test_all_dense_algorithms_together_are_a_baseline_plan(
     else:
         assert plan_outcomes[OTHER] == "taken: the fastest"
         assert plan_outcomes["dense algorithms only"] == f"the same as {OTHER}"
+
+
+@pytest.mark.parametrize(("alone_us", "is_taken"), [(50.0, True), (100.0, True), (200.0, False)])
+def test_one_thread_is_taken_unless_several_are_faster_as_a_whole(
+        network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone_us: float,
+        is_taken: bool) -> None:
+    """Each layer alone is faster with all threads; the network takes 100 us with them."""
+    cost = Candidate.cost.fget  # type: ignore[attr-defined]
+
+    def threads(variant: Variant) -> object:
+        return dict(variant.config).get("threads", 1)
+
+    monkeypatch.setattr(Candidate, "cost", property(
+        lambda self: (20.0 if threads(self.variant) == 1 else 10.0)
+        if math.isfinite(cost(self)) else math.inf))
+
+    def timed(graph: Graph, programs: Sequence[Program], *others: object) -> list[EndToEnd]:
+        times = [alone_us if all(threads(step.variant) == 1 for step in program.steps) else 100.0
+                 for program in programs]
+        return [EndToEnd(Timing(us, 0.99 * us, 1.01 * us, 5)) for us in times]
+
+    monkeypatch.setattr(refine, "end_to_end", timed)
+    host = find("host")
+    plan = Plan(gossamer.load(str(network)), host,
+                tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
+    convolutions = [step for step in plan.program(2).steps if step.layer.op == "conv2d"]
+    assert {threads(step.variant) for step in convolutions} == ({1} if is_taken else {"all"})
+    assert ("taken" in outcomes(plan)["one thread"]) == is_taken
 
 
 @pytest.mark.parametrize(("time", "outcome"), [
