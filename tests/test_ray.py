@@ -120,7 +120,7 @@ def test_training_is_shared_out(cluster: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.coefs_[0], other.coefs_[0])
     files = sorted((tmp_path / "kept").glob("*.checkpoint"))
     assert len(files) == 12
-    with pytest.raises(InputError, match="has checkpoints already; give resume=True"):
+    with pytest.raises(InputError, match="already has checkpoints; give resume=True"):
         sweep(base, grid, x, y, ray="auto", checkpoint=tmp_path / "kept")
     # networks whose files are gone are trained again, and the others are taken as they are
     for file in files[3:8]:

@@ -154,6 +154,6 @@ def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
                if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]
     if not spreads:
         return ""
-    return (f"times scatter between the quartiles, of {', of '.join(spreads)}: other programs "
-            "may have been running, and another run may measure another ratio; measure again on "
+    return (f"the quartiles of the times differ for {', for '.join(spreads)}: other programs may "
+            "have been running, and another run may measure a different ratio; measure again on "
             "an idle machine")

@@ -162,7 +162,7 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
             plans[precision_of(plan.program(batch))] = plan
         else:
             reason = next((step.rejected[only] for step in steps if only in step.rejected
-                           and step.layer.op in FORCED_OPS), "no layer has an op that it computes")
+                           and step.layer.op in FORCED_OPS), "it supports no op of the network")
     if not plans:
         raise AbsentError(f"computes no layer: {reason}")
     return [plans[precision] for precision in PRECISIONS if precision in plans]

@@ -119,8 +119,8 @@ def print_choice(model: str, choice: Choice, speed_up: float) -> None:
     if not choice.reached:
         terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
                         f"about {choice.speed_up:.2f} times as fast")
-    print(f"layers to prune, with which the network was measured to be {choice.speed_up:.2f} times "
-          "as fast:")
+    print(f"layers to prune; with these sparsities the network was measured to be "
+          f"{choice.speed_up:.2f} times as fast:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
     terminal.print_line(f"to write this network: gossamer prune {model} --speed-up {speed_up:g} "
                         "-o thin.onnx")

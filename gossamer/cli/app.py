@@ -65,7 +65,7 @@ VERBS = {
     "detect": Verb("Find objects on photos, and draw boxes around them."),
     "bench": Verb("Compare the speed of gossamer with that of PyTorch and ONNX Runtime.",
                   extension="gossamer_bench.verb"),
-    "serve": Verb("Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."),
+    "serve": Verb("Serve networks over HTTP, for tensors (Open Inference Protocol) or images."),
     "compile": Verb("Find the fastest algorithm for every layer of a network, and save the plan.",
                     "compile_"),
     "convert": Verb("Write a network as an ONNX file."),

@@ -324,8 +324,8 @@ class NumpyFile(RowFile):
                     raise InputError(
                         f"{self._option_text}: the output of {row.name} has shape "
                         f"{shape_text(values.shape)}, but that of earlier inputs has "
-                        f"{shape_text(empty.shape)}, which does not fit one array; use .jsonl or "
-                        ".parquet, or resize all pictures with --size")
+                        f"{shape_text(empty.shape)}, which does not fit into one array; use "
+                        ".jsonl or .parquet, or resize all images with --size")
                 file.write(empty.tobytes() if values is None else
                            np.ascontiguousarray(values).tobytes())
 

@@ -76,7 +76,7 @@ def run(
         "--table", help="Time every layer and print a table.")] = False,
     ray: Annotated[str | None, typer.Option(
         metavar="ADDRESS", help="Run on a Ray cluster: HOST:PORT, auto (the cluster of this "
-                                "machine) or local. Its workers read the pictures.")] = None,
+                                "machine) or local. Its workers read the images.")] = None,
     threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
     as_json: arguments.JsonOption = False,
@@ -111,7 +111,7 @@ def run(
                           table=table, as_json=as_json, remote=remote, threads=number)
         return
     if ray is not None:
-        raise InputError(f"--ray {ray}: needs pictures; omit --input")
+        raise InputError(f"--ray {ray}: needs images; omit --input")
     check_label(label)
     output_path = None
     if output is not None:
@@ -187,7 +187,7 @@ def _tell_of_negatives(inverted: list[str]) -> None:
     if inverted:
         more = f" and {len(inverted) - 1} more" if len(inverted) > 1 else ""
         terminal.notice(f"{inverted[0]}{more}: looks inverted compared with the training "
-                        "pictures; --scale -1 --mean -255 inverts it")
+                        "images; --scale -1 --mean -255 inverts it")
 
 
 _MOST_ANSWERS = 20

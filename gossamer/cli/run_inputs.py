@@ -245,7 +245,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
         else:
             raise InputError(f"{source}: no such file or folder{similar_file(source)}")
     if others:
-        terminal.notice(f"{counted(others, 'file')} skipped: not pictures according to their names")
+        terminal.notice(f"{counted(others, 'file')} skipped: not image files by their suffix")
     files = list(dict.fromkeys(files))
     prepare = photo_options.preprocessing(model, graph, options)
     size = _batch(graph, batch, len(files))

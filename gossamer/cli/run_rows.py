@@ -354,6 +354,6 @@ class RayAnswers:
 def check_ray(sources: Sequence[str], table: bool) -> None:
     """Raise InputError for inputs or options that a cluster does not support."""
     if any(map(is_table, sources)):
-        raise InputError("--ray: needs pictures; a table runs faster on one machine")
+        raise InputError("--ray: needs images; a table runs faster on one machine")
     if table:
         raise InputError("--ray: cannot time the layers of workers; omit --table")

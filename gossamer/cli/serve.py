@@ -67,7 +67,7 @@ def serve(
         metavar="BYTES", help="Maximum size of a JSON response; larger ones get status 400 unless "
                               "binary outputs are requested.")] = "64M",
     max_pixels: Annotated[str, typer.Option(
-        metavar="PIXELS", help="Maximum number of pixels of a picture, such as 16M; its sides are "
+        metavar="PIXELS", help="Maximum number of pixels of an image, such as 16M; its sides are "
                                "at most 16384.")] = "16M",
     allow_host: Annotated[list[str] | None, typer.Option(
         metavar="NAME", help="Allowed Host header, such as the name of a proxy; * allows all. "

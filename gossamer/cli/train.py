@@ -42,9 +42,9 @@ _DEMO_PAD = "32x32"
 """The size to which the demo pads MNIST's pictures, as a value of --pad."""
 _HALF = 0.5
 """The default of --threshold."""
-_WORDS = {"give resume=True": "give --resume", "leave resume out": "leave --resume out",
-          "a learning_rate below": "an --lr below", "numbers in x": "numbers in the samples",
-          "take output='linear', or bring y into": "leave --published out, or bring them into"}
+_WORDS = {"give resume=True": "give --resume", "omit resume": "omit --resume",
+          "a learning_rate below": "an --lr below", "scale x to": "scale the samples to",
+          "use output='linear', or scale y to": "omit --published, or scale them to"}
 """Phrases in training's error messages for Python, with their replacements for the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
@@ -120,13 +120,13 @@ def train(
     limit: Annotated[int | None, typer.Option(
         min=1, help="Read at most this many samples.")] = None,
     scale: Annotated[bool | None, typer.Option(
-        "--scale/--no-scale", help="Scale 0..255 to 0..1 (default: for pictures).")] = None,
+        "--scale/--no-scale", help="Scale 0..255 to 0..1 (default: for images).")] = None,
     binarise: Annotated[bool, typer.Option(
         "--binarise", help="Round numbers from 0 to 1 to 0 or 1.")] = False,
     threshold: Annotated[float | None, typer.Option(
         help=f"Smallest number that --binarise rounds to 1 (default: {_HALF}).")] = None,
     pad: Annotated[str | None, typer.Option(
-        metavar="32x32", help="Pad pictures with zeros to this height and width.")] = None,
+        metavar="32x32", help="Pad images with zeros to this height and width.")] = None,
     device: arguments.DeviceOption = None,
     effort: Annotated[str | None, typer.Option(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
@@ -139,8 +139,8 @@ def train(
         min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
         ] = None,
     halving: Annotated[int | None, typer.Option(
-        min=2, help="Stop all but one in this many settings of a sweep early, again and "
-                    "again.")] = None,
+        min=2, help="Successive halving: repeatedly stop all but one in this many "
+                    "settings of a sweep early.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help=f"Write a row for each network of a sweep "
                                  f"({', '.join(table_files.SUFFIXES)}).")] = None,

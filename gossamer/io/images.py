@@ -334,5 +334,5 @@ def pictures_in(folder: Path) -> tuple[list[Path], int]:
                 others += 1
     if not pictures:
         found = f", but {others} other file{'s' if others > 1 else ''}" if others else ""
-        raise InputError(f"{folder}: contains no pictures ({', '.join(SUFFIXES)}){found}")
+        raise InputError(f"{folder}: contains no images ({', '.join(SUFFIXES)}){found}")
     return sorted(pictures), others

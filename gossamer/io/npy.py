@@ -56,12 +56,12 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
             shape, fortran, dtype = _HEADERS[version](stream)  # type: ignore[index]
         if dtype.hasobject:
             raise PickledObjects("contains pickled Python objects, expected an array of numbers or "
-                                 "texts")
+                                 "strings")
         count = math.prod(shape)
         if (min(shape, default=0) < 0 or (count and not dtype.itemsize)
                 or count * dtype.itemsize != size - stream.tell()):
-            raise BadArray(f"states the shape {cut(str(shape))} and the dtype {cut(str(dtype))}, "
-                           f"but {size - stream.tell()} bytes follow")
+            raise BadArray(f"has a header of shape {cut(str(shape))} and dtype {cut(str(dtype))}, "
+                           f"but {size - stream.tell()} bytes of data follow")
         flat = np.empty(count, dtype)
         if flat.nbytes:
             _fill(stream, flat)

@@ -133,7 +133,7 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
     with (closing(SharedBlocks(size * nbytes)) as shared,
-          ProcessPool(count, "process that reads pictures") as pool):
+          ProcessPool(count, "process that reads images") as pool):
 
         def submit(start: int) -> _Block:
             part = files[start:start + size]

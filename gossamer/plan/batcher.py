@@ -197,8 +197,8 @@ class Batcher(Closable):
         """Return the request for these inputs; raise submit()'s errors if they do not fit."""
         arrays, rows = host_arrays(self._calls.graph, self._calls.in_order(inputs, named))
         if rows > self._queue:
-            raise InputError(f"a request of {rows} images, and the queue holds {self._queue}; send "
-                             "them in several requests")
+            raise InputError(f"the request has {rows} images, but the queue holds at most "
+                             f"{self._queue}; split it into several requests")
         if deadline is not None and not isinstance(deadline, Real):
             raise InputError(f"deadline {deadline!r}: expected seconds above 0, such as 0.05")
         if deadline is not None and not deadline > 0:
@@ -221,8 +221,8 @@ class Batcher(Closable):
         if self._waiting.rows + request.rows > self._queue:
             self._waiting.drop_unwanted()
         if self._waiting.rows + request.rows > self._queue:
-            return QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
-                                  f"{self._queue}; try again later")
+            return QueueFullError(f"the queue is full: {self._waiting.rows} of at most "
+                                  f"{self._queue} images are waiting; try again later")
         if not request.result.done():
             self._waiting.add(request)
         return None

@@ -192,8 +192,8 @@ def compared(cost: float, taken: float, why: str = "") -> str:
     if why:
         return f"{text}, but {why}"
     if taken <= cost * (1 + SLACK):
-        return f"{text}: within {SLACK:.0%}, which counts as equal"
-    return f"{text}, but its formats cost more elsewhere"
+        return f"{text}: equal within {SLACK:.0%}"
+    return f"{text}, but its formats make other layers slower"
 
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,

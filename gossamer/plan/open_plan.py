@@ -228,8 +228,8 @@ class OpenPlan(Closable):
     def _last(self) -> Plan:
         with self._lock:
             if not self._plans:
-                raise InputError(f"{self.graph.name} leaves sizes of its inputs open, and nothing "
-                                 "was computed yet: call the plan first")
+                raise InputError(f"{self.graph.name} has dynamic dimensions, and has not been "
+                                 "called yet: call the plan first")
             return next(reversed(self._plans.values()))
 
     def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
@@ -258,7 +258,8 @@ class OpenPlan(Closable):
             graph = with_shapes(self.graph, dict(zip(names, sizes, strict=True)))
             resolve(graph, batch)
         except ModelError as error:
-            raise InputError(f"the network cannot take {_text(names, sizes)}: {error}") from None
+            raise InputError(f"the network does not accept {_text(names, sizes)}: {error}"
+                             ) from None
         if self._measured is None:
             plan = Plan(graph, self.device, self._policy)
             if self._policy.effort is not None:

@@ -136,7 +136,7 @@ class Policy:
         for layer, name in self.force.items():
             if name not in (names := _algorithms()):
                 raise InputError(
-                    f"force: {layer!r} cannot take {name!r}: {_no_algorithm(name, names)}")
+                    f"force: {layer!r} cannot use {name!r}: {_no_algorithm(name, names)}")
         if self.sparse_threshold is not None:
             if not 0 < self.sparse_threshold < 1:
                 raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "
@@ -145,8 +145,8 @@ class Policy:
                 raise InputError("only and sparse_threshold are mutually exclusive; give one of "
                                  "them")
         if self.tolerance is not None and self.calibration is None:
-            raise InputError("tolerance: the error is measured on calibration inputs; pass "
-                             "calibration")
+            raise InputError("tolerance: needs calibration inputs, on which the error is measured; "
+                             "pass calibration")
 
 
 ANY = Policy()
@@ -197,7 +197,7 @@ def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) ->
 
 def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
     """Return why a variant with a long build is excluded."""
-    return (f"would take about {variant.build_seconds:.0f} s to build, {why} at most "
+    return (f"would take about {variant.build_seconds:.0f} s to build, but {why} at most "
             f"{seconds:.0f} s are allowed")
 
 
@@ -225,8 +225,8 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
             return able, layer_device, reasons
     if layer.name in policy.force:
         name = policy.force[layer.name]
-        raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: "
-                         f"{reasons.get(name, f'it computes no {layer.op}')}")
+        raise InputError(f"layer {layer.name}: {name} is forced but cannot compute it: "
+                         f"{reasons.get(name, f'it does not support {layer.op}')}")
     raise UnsupportedError(
         f"{layer.source or layer.name}: no algorithm computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))

@@ -399,7 +399,7 @@ def make_app(server: Server) -> FastAPI:
     """Return the application of a server."""
     app = _App(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
                redirect_slashes=False, default_response_class=Response,
-               description="Networks by the Open Inference Protocol, version 2.")
+               description="Inference with networks by the Open Inference Protocol, version 2.")
     app.server = server
 
     @app.exception_handler(HTTPException)

@@ -49,9 +49,9 @@ def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
     """
     stated = [value for name, value in fields if name == b"host"]
     if len(stated) > 1 or (version == "1.1" and not stated):
-        raise Refusal(400, "expected exactly one field Host")
+        raise Refusal(400, "expected exactly one Host header")
     if version == "1.0" and any(name == b"transfer-encoding" for name, _ in fields):
-        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length instead")
+        raise Refusal(400, "HTTP/1.0 does not have Transfer-Encoding; send Content-Length instead")
     if hosts is not None and stated:
         text = stated[0].decode("latin-1").strip()
         match = _HOST.fullmatch(text)
@@ -121,7 +121,7 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
                 packed = unpacker.unconsumed_tail
                 is_whole = not packed and len(part) < _PIECE
             if unpacker.eof and (unpacker.unused_data or start + _PACKED_PIECE < len(body)):
-                raise InputError(f"the body is not valid {encoding}: other bytes follow its end")
+                raise InputError(f"the body is not valid {encoding}: more bytes follow its end")
     except zlib.error as error:
         raise InputError(f"the body is not valid {encoding}: {error}") from None
     if not unpacker.eof:

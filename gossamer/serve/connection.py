@@ -223,7 +223,7 @@ class Connection(HttpToolsProtocol):
 
 
 def _too_long() -> _RefusedError:
-    return _RefusedError(431, f"the head and the trailers of a request are too long: expected at "
+    return _RefusedError(431, f"the header and trailer of a request are too large: expected at "
                               f"most {MOST_HEAD_BYTES} bytes in {MOST_FIELDS} fields")
 
 

@@ -37,10 +37,10 @@ class Metrics:
 
     def __init__(self, models: Models) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter("gossamer_requests", "Answers, by network and HTTP status.",
+        self._requests = Counter("gossamer_requests", "Responses by network and HTTP status.",
                                  ["model", "status"], registry=self.registry)
         self._seconds = Histogram("gossamer_request_seconds",
-                                  "Seconds from the first byte of a request to its answer.",
+                                  "Seconds from the first byte of a request to its response.",
                                   ["model"], buckets=_SECONDS, registry=self.registry)
         self.registry.register(_Batches(models))
         # cached: Prometheus's client needs more time to look up a label than to count
@@ -105,9 +105,9 @@ class _Batches(Collector):
 
     def collect(self) -> Iterator[Any]:
         """Yield the batches by size, the waiting images, and the measured times."""
-        batches = CounterMetricFamily("gossamer_batches", "Batches since the network was read.",
+        batches = CounterMetricFamily("gossamer_batches", "Batches since the network was loaded.",
                                       labels=["model", "size"])
-        waiting = GaugeMetricFamily("gossamer_waiting_images", "Images that wait for a device.",
+        waiting = GaugeMetricFamily("gossamer_waiting_images", "Images waiting for a device.",
                                     labels=["model"])
         times = GaugeMetricFamily("gossamer_batch_seconds", "Measured seconds of a batch.",
                                   labels=["model", "size"])

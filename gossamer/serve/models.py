@@ -146,7 +146,7 @@ class ServedModel:
         Raises InputError if the preprocessing is unknown.
         """
         if self._prepare is None:
-            raise InputError(f"{self.name}: the preparation of pictures is unknown; send tensors, "
+            raise InputError(f"{self.name}: the preprocessing of images is unknown; send tensors, "
                              "or start the server with --preprocess")
         return Picture(self.plan.graph.inputs[0], self._prepare)
 
@@ -230,14 +230,14 @@ def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 _ERROR = _object("error", error=_TEXT)
 _WHY = {
     400: "The request is wrong; the response says what was expected.",
-    403: "Host is not a name of this server.",
+    403: "The Host header is not a name of this server.",
     404: "There is no such network.",
-    405: "The address needs another method.",
+    405: "The path does not support this method.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The media type or encoding of the body is not supported.",
     429: "The queue or the memory for requests is full; try again later.",
-    431: "The head is too long.",
+    431: "The request header is too large.",
     500: "Internal server error.",
     503: "The device failed, or the server is shutting down.",
     504: "The deadline passed.",

@@ -223,14 +223,14 @@ def _tensors(value: Any, what: str) -> Sequence[Any]:
 def _name(tensor: Mapping[str, Any], what: str) -> str:
     name = tensor.get("name")
     if not isinstance(name, str):
-        raise InputError(f"the name of {what} is {quoted(name)}, expected a text")
+        raise InputError(f"the name of {what} is {quoted(name)}, expected a string")
     return name
 
 
 def _id(request: Mapping[str, Any]) -> str | None:
     name = request.get("id")
     if name is not None and not isinstance(name, str):
-        raise InputError(f"id is {quoted(name)}, expected a text")
+        raise InputError(f"id is {quoted(name)}, expected a string")
     if name is not None and len(name) > _MOST_ID:
         raise InputError(f"id has {len(name)} characters, expected at most {_MOST_ID}")
     return name

@@ -74,7 +74,7 @@ class GraphReport:
 
     def __str__(self) -> str:
         lines = [f"gossamer computes {self.taken} of {self.operators} operators in "
-                 f"{counted(self.parts, 'part')}"]
+                 f"{counted(self.parts, 'part')} of the graph"]
         return "\n".join([*lines, *(f"left to torch: {left}" for left in self.left)])
 
 
@@ -305,7 +305,7 @@ class _Plans:
                 raise InputError("torch computes some of its operators")
             fast = made(self.module, tensors)
         except Exception as error:
-            debug.logger.info("a graph is split into parts: %s", first_line(error))
+            debug.logger.info("a graph is split into several parts: %s", first_line(error))
         else:
             reports.append(GraphReport(count, count, 1))
             self._optimized += optimized

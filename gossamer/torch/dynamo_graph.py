@@ -124,8 +124,8 @@ def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
         source = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(
             getattr(tensor.meta.get("example_value"), "shape", ())) if str(size) == symbol), None)
         if source is None:
-            raise UnsupportedError(f"the argument {quoted(node.name)} is a number that is not the "
-                                   "size of any tensor")
+            raise UnsupportedError(f"the argument {quoted(node.name)} is a symbolic integer that "
+                                   "is not the size of any tensor")
         following = source[0].next
         while following.op == "placeholder":
             following = following.next

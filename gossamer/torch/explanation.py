@@ -80,12 +80,13 @@ class Explanation:
                f"{on_host}; about {duration_text(self.expected_us)} expected before anything is "
                "measured")
         for thin, what in (("depthwise", "depthwise"), ("zeros", "with zeros among the weights"),
-                           ("signs", "of signs, which bits can compute")):
+                           ("signs", "with binary or ternary values, computable on bits")):
             count = sum(layer.thin == thin for layer in self.layers)
             if count:
                 yield f"{counted(count, 'layer')} {what}"
         if not any(layer.thin for layer in self.layers):
-            yield "no depthwise layers, few zeros and no signs: gossamer is made for thin networks"
+            yield ("no depthwise, binary or ternary layers, and few zeros: gossamer is made for "
+                   "thin networks")
         for name, reason in self.reasons.items():
             yield f"{name} on the host: {reason}"
         if self.fixed:

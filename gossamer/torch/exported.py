@@ -217,7 +217,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
-        return _export(wrapped, tensors, fixed), fixed, "no input has a first axis"
+        return _export(wrapped, tensors, fixed), fixed, "no input has a batch dimension"
     try:
         return _export(wrapped, several, free), free, ""
     except Exception as error:
@@ -359,7 +359,7 @@ def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):
-        return f"torch.export finds that the first axis always has the length {constant[1]}"
+        return f"torch.export finds that the first dimension always has the size {constant[1]}"
     return first_line(error)
 
 

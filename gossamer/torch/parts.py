@@ -90,8 +90,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
         else:
             reasons.update(dict.fromkeys(
                 (node.name for node in operators),
-                f"the part has only {len(operators)} operators, fewer than {least_operators}: "
-                "calling it would cost more time"))
+                f"this part of the graph has only {len(operators)} operators, fewer than "
+                f"{least_operators}: calling it would cost more time than it saves"))
     operators = list(filter(record.is_operator, module.graph.nodes))
     fused = fuse_by_partitions(module, chosen)
     result = Parts(fused)

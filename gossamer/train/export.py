@@ -89,8 +89,8 @@ def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str
         numbers = math.prod(shape)
     if preparation.shape is not None and math.prod(preparation.shape) != numbers:
         height, width = preparation.shape
-        raise InputError(f"preparation: its pictures are {height}x{width}, but the network needs "
-                         f"pictures of {numbers} pixels")
+        raise InputError(f"preparation: its images are {height}x{width}, but the network needs "
+                         f"images of {numbers} pixels")
     value = build.input("x", (None, numbers))
     if preparation.threshold is not None:
         value = build.apply("greater_equal", value, build.constant(

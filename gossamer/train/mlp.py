@@ -331,9 +331,9 @@ class MLP(Predictor):
             checkpointer.write(state)
         state.check()
         if settings.patience is not None and not (state.reached or state.out_of_patience):
-            warnings.warn("training did not converge: its last "
-                          f"{min(settings.patience, settings.epochs)} epochs still brought an "
-                          f"improvement; give more epochs than epochs={settings.epochs}",
+            warnings.warn("training did not converge: it still improved in its last "
+                          f"{min(settings.patience, settings.epochs)} epochs; give more epochs "
+                          f"than epochs={settings.epochs}",
                           shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 
@@ -376,7 +376,7 @@ class MLP(Predictor):
                 not np.array_equal(np.unique(np.asarray(classes)), known_classes)):
             raise ArrayError(f"classes has the labels {listed(np.unique(np.asarray(classes)))}, "
                              f"but the network was trained with {listed(known_classes)}; call fit "
-                             "to start anew")
+                             "to start from scratch")
         if before is None and classes is not None:
             known_classes = np.unique(np.asarray(classes))
             sizes = given_sizes(self)
@@ -390,7 +390,7 @@ class MLP(Predictor):
             check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         data = given_samples(self, x, y, sample_weight, known_classes)
         if classes is not None and data.classes is None:
-            raise ArrayError("classes: y holds numbers to learn; give labels (y.astype(int)), or "
+            raise ArrayError("classes: y holds regression targets; give labels (y.astype(int)), or "
                              "omit classes")
         if before is not None:
             self._check_width(data.x)
@@ -401,11 +401,11 @@ class MLP(Predictor):
             state = TrainState.start(settings)
         else:
             if hasattr(self, "classes_") != (data.classes is not None):
-                raise ArrayError("y holds labels in one call and numbers in another: expected the "
-                                 "same kind as before")
+                raise ArrayError("y holds labels in one call and regression targets in another: "
+                                 "expected the same kind as before")
             if before.settings.sizes != settings.sizes:
                 raise ArrayError(f"sizes {settings.sizes}: the network was trained with sizes "
-                                 f"{before.settings.sizes}; call fit to start anew")
+                                 f"{before.settings.sizes}; call fit to start from scratch")
             data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)
         state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None,

@@ -122,8 +122,8 @@ class classifiers_only:
         if estimator is None:
             return self._method
         if estimator._learns_numbers:
-            raise _NotOfNumbers(f"{self._method.__name__}: only networks that are trained on "
-                                "labels have this method, but this network learns numbers")
+            raise _NotOfNumbers(f"{self._method.__name__}: only networks for classification "
+                                "have this method, but this network was made for regression")
         return MethodType(self._method, estimator)
 
 

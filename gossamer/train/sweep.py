@@ -120,8 +120,8 @@ class SweepResult:
         losses, rounds = self.values("loss").mean(axis=1), self.values("round")[:, 0]
         trained = np.flatnonzero(np.isfinite(means))
         if not len(trained):
-            raise TrainingError("there is no best config: of each config some network diverged or "
-                                f"was not begun; the state of the first is: "
+            raise TrainingError("there is no best config: in every config, at least one network "
+                                "diverged or was not begun; the state of the first is: "
                                 f"{self.rows[0]['state']}")
         return min(trained.tolist(),
                    key=lambda config: (-rounds[config], -means[config], losses[config]))
@@ -275,8 +275,8 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     if resume and checkpoint is None:
         raise InputError("resume=True needs checkpoints to continue from: give checkpoint=FOLDER")
     if folds is not None and validation is not None:
-        raise InputError("folds are validated on the rows they leave out: give either folds or "
-                         "validation")
+        raise InputError("folds and validation are mutually exclusive: each fold is validated on "
+                         "the rows that it leaves out; give one of them")
     for name, value, least in (("halving", halving, 2), ("processes", processes, 1)):
         if value is not None and (not isinstance(value, Integral) or value < least):
             raise InputError(f"{name} {value!r}: expected a whole number of {least} or more")
@@ -306,9 +306,9 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
             _train(networks, workers, halving, folder)
     except BaseException as error:
         vars(error)["result"] = _result(networks, data, names)
-        error.add_note("what was trained before is in this exception's attribute `result`"
+        error.add_note("the networks trained so far are in this exception's attribute `result`"
                        + ("" if checkpoint is None else
-                          f", and in {checkpoint}: resume=True goes on from there"))
+                          f", and in {checkpoint}: resume=True continues from there"))
         raise
     return _result(networks, data, names)
 
@@ -369,10 +369,10 @@ def _open_checkpoints(networks: Sequence[_Network], data: SweepData, folder: Pat
     is_begun = any(file_of(network).exists() for network in networks)
     if resume and not is_begun:
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
-                         "another folder, or leave resume out to start anew")
+                         "another folder, or omit resume to start from scratch")
     if is_begun and not resume:
-        raise InputError(f"{folder}: has checkpoints already; give resume=True to go on from "
-                         "them, or another folder")
+        raise InputError(f"{folder}: already has checkpoints; give resume=True to continue "
+                         "from them, or another folder")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -451,8 +451,8 @@ class _Rounds:
             except (OSError, ValueError, LookupError, AttributeError):
                 stored = None
             if stored != self._sweep:
-                raise InputError(f"{self._path}: has the rounds of another sweep: give the same "
-                                 "networks and the same halving, or another folder")
+                raise InputError(f"{self._path}: has the rounds of a different sweep: give the "
+                                 "same networks and the same halving, or another folder")
 
     def add(self, kept: list[int]) -> None:
         """Add a round."""

@@ -39,7 +39,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
     if mlp.class_weight is None:
         return data
     if data.labels is None or data.classes is None:
-        raise ArrayError("class_weight: y holds numbers to learn; expected labels")
+        raise ArrayError("class_weight: y holds regression targets; expected class labels")
     return replace(data, weights=with_classes(data.weights, mlp.class_weight, data.labels,
                                               data.classes))
 
@@ -51,9 +51,10 @@ def _tell_of_labels(targets: np.ndarray) -> None:
     count = len(np.unique(targets))
     if 1 < count <= _MOST_LABELS and 2 * count <= len(targets):
         warnings.warn(
-            f"y holds floats, which are learnt as numbers, but has only {count} different values, "
-            "all whole: if they are labels, give y.astype(int) or task='classification'; if they "
-            "are numbers, give task='regression'", GossamerWarning, stacklevel=4)
+            f"y holds floats, which are treated as regression targets, but has only {count} "
+            "different values, all whole: if they are class labels, give y.astype(int) or "
+            "task='classification'; if they are targets, give task='regression'",
+            GossamerWarning, stacklevel=4)
 
 
 def trainable(settings: Settings, data: Samples, device: Device,

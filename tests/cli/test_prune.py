@@ -173,8 +173,8 @@ def test_the_table_and_the_layers_to_prune(network, measured):
         "40.0 us", "20.0 us", "15.0 us", "10.0 us", "5.0 us"]
     assert lines[2].endswith(" 80%") and lines[3].endswith(" -")
     assert lines[6].split() == ["times", "as", "fast", "1.19", "1.30", "1.41", "1.54"]
-    assert ("layers to prune, with which the network was measured to be 1.25 times as fast:"
-            in lines)
+    assert ("layers to prune; with these sparsities the network was measured to be 1.25 times as "
+            "fast:" in lines)
     assert lines[-2].split() == ["first", "80%"]
     assert f"gossamer prune {network} --speed-up 1.2 " in lines[-1]
 

@@ -41,7 +41,7 @@ def test_a_folder_becomes_a_row_a_picture_in_the_order_of_their_names(tiny, fold
     assert "42 pictures in" in result.stdout and "2 could not be read" in result.stdout
     assert "per second" in result.stdout and f"written: {out}" in result.stdout
     notice, warning = result.stderr.splitlines()
-    assert notice == "notice: 2 files skipped: not pictures according to their names"
+    assert notice == "notice: 2 files skipped: not image files by their suffix"
     assert warning.startswith("warning: 2 of 42 cannot be read") and "07.png" in warning
     rows = rows_of(out)
     assert [row["file"] for row in rows] == list(map(str, picture_files(folder)))

@@ -210,7 +210,7 @@ def test_pictures_of_all_folders_in_the_order_of_their_paths(tmp_path):
 
 def test_a_folder_without_pictures(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"")
-    with pytest.raises(InputError, match=r"contains no pictures \(\.bmp, .*\), but 1 other file$"):
+    with pytest.raises(InputError, match=r"contains no images \(\.bmp, .*\), but 1 other file$"):
         pictures_in(tmp_path)
     with pytest.raises(InputError, match="absent: cannot be read: No such file"):
         pictures_in(tmp_path / "absent")

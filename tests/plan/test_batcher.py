@@ -140,7 +140,7 @@ def test_a_request_larger_than_a_batch_is_split(held: tuple[Batcher, HeldHost]) 
     batcher, _ = held
     assert_close(batcher(images(6)), expected(images(6)))
     assert batcher.batches == {4: 1, 2: 1}
-    with pytest.raises(InputError, match="a request of 7 images, and the queue holds 6"):
+    with pytest.raises(InputError, match="the request has 7 images, but the queue holds at most 6"):
         batcher(images(7))
 
 
@@ -148,7 +148,7 @@ def test_a_full_queue_refuses(held: tuple[Batcher, HeldHost]) -> None:
     batcher, device = held
     first = hold(batcher, device)
     waiting = [batcher.submit(images(3)) for _ in range(2)]
-    with pytest.raises(QueueFullError, match="6 images wait, and the queue holds 6"):
+    with pytest.raises(QueueFullError, match="queue is full: 6 of at most 6 images are waiting"):
         batcher.submit(images(1))
     # one that is given up makes room
     assert waiting[0].cancel()

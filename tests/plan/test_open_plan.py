@@ -187,7 +187,7 @@ def test_a_size_that_the_network_cannot_take_names_the_node() -> None:
                   {"w": weights(2, 3, 2, 2), "v": weights(2 * 3 * 3, 4)})
     plan = gossamer.compile(proto, "host")
     assert plan(picture(6, 6)).shape == (1, 4)
-    with pytest.raises(InputError, match=r"cannot take x of 3x8x6: .*Gemm 'classes'"):
+    with pytest.raises(InputError, match=r"does not accept x of 3x8x6: .*Gemm 'classes'"):
         plan(picture(8, 6))
 
 

@@ -171,7 +171,7 @@ def test_types_encodings_hosts_and_sizes_that_are_refused(server: Server) -> Non
          {"Content-Encoding": "gzip"}),
         (400, "not valid gzip", b"{}", {"Content-Encoding": "gzip"}),
         (400, "it is truncated", packed[:-3], {"Content-Encoding": "gzip"}),
-        (400, "other bytes follow its end", packed + b"{}", {"Content-Encoding": "gzip"}),
+        (400, "more bytes follow its end", packed + b"{}", {"Content-Encoding": "gzip"}),
         (415, "'br': expected gzip, deflate", packed, {"Content-Encoding": "br"}),
         (415, "expected application/json", b"{}", {"Origin": "null"}),
         (415, "expected application/json", b"{}", {
@@ -238,7 +238,7 @@ def test_pictures(server: Server, kind: str) -> None:
     assert response.status_code == 400 and "expected a number of bytes" in response.json()["error"]
     response = post(server, "blind", content=picture.getvalue(), headers=headers)
     assert response.status_code == 400
-    assert "the preparation of pictures is unknown" in response.json()["error"]
+    assert "the preprocessing of images is unknown" in response.json()["error"]
 
 
 @pytest.mark.parametrize(("options", "status", "message"), [

@@ -72,7 +72,7 @@ def test_sizes_of_zero() -> None:
     ({}, "inputs is None, expected a list"),
     ({"inputs": {}}, r"inputs is \{\}, expected a list"),
     ({"inputs": [1]}, "an input is 1, expected an object"),
-    ({"inputs": [{"name": 3}]}, "the name of an input is 3, expected a text"),
+    ({"inputs": [{"name": 3}]}, "the name of an input is 3, expected a string"),
     ({"inputs": [tensor(data=[1, 2]), tensor(data=[1, 2])]}, "input 'x' is given twice"),
     ({"inputs": [tensor(None)]}, "shape is None, expected a list of sizes"),
     ({"inputs": [tensor([-1])]}, r"shape is \[-1\], expected"),
@@ -115,7 +115,7 @@ def test_sizes_of_zero() -> None:
      "classification is not supported"),
     ({"inputs": [], "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
      "binary_data is 1, expected true or false"),
-    ({"inputs": [], "id": 5}, "id is 5, expected a text"),
+    ({"inputs": [], "id": 5}, "id is 5, expected a string"),
     *[({"inputs": [], "parameters": {"timeout": timeout}},
        r"timeout is .*, expected microseconds above 0") for timeout in (
            -5, "5", True, [5], {}, 0, 1e15)],

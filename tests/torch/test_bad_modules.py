@@ -171,7 +171,7 @@ def test_batch_that_forward_fixes_is_the_only_one():
 def test_reason_of_a_fixed_length():
     module = nn.LSTM(4, 6).eval()
     fast = gossamer.optimize(module, torch.randn(5, 2, 4))
-    with pytest.raises(InputError, match=r"the first axis always has the length 5"):
+    with pytest.raises(InputError, match=r"the first dimension always has the size 5"):
         fast(torch.randn(7, 2, 4))
 
 

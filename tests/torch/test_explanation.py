@@ -34,7 +34,7 @@ def test_thin_layers_are_found():
     lines = str(found).splitlines()
     assert lines[0].startswith("4 layers at batch 2 on host; about ")
     assert lines[1:4] == ["1 layer depthwise", "1 layer with zeros among the weights",
-                          "1 layer of signs, which bits can compute"]
+                          "1 layer with binary or ternary values, computable on bits"]
     assert "density 0.50 zeros" in str(found)
 
 

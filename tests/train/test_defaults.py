@@ -50,7 +50,7 @@ def test_the_data_say_the_sizes(blobs: Blobs) -> None:
     assert mlp.classes_.tolist() == ["a", "b", "c"]
     numbers = MLP(hidden=(), epochs=1, device="host").fit(x, np.stack([x[:, 0]] * 2, axis=1))
     assert [weight.shape for weight in numbers.coefs_] == [(4, 2)]
-    with pytest.raises(InputError, match="y has the label 1 in all 5 rows, one class"):
+    with pytest.raises(InputError, match="only one class, the label 1 in all 5 rows: expected"):
         MLP(device="host").fit(x[:5], np.ones(5, int))
 
 
@@ -146,7 +146,7 @@ def test_numbers_of_any_size_are_learnt(device: Device) -> None:
 def test_numbers_beyond_a_sigmoid_are_refused(blobs: Blobs) -> None:
     x, labels = blobs
     with pytest.raises(InputError, match=r"y has 2 in row 2, column 0: the outputs have the "
-                                         r"activation sigmoid with the range 0 to 1; take output="):
+                                         r"activation sigmoid with the range 0 to 1; use output="):
         MLP.published(device="host").fit(x, labels.astype(float))
     with pytest.raises(InputError, match=r"y has -2 in row 2, .* tanh with the range -1 to 1"):
         MLP(output="tanh", device="host").fit(x, -labels.astype(float))
@@ -231,7 +231,7 @@ def test_the_task_says_what_y_holds(blobs: Blobs) -> None:
     assert classes.classes_.tolist() == [0, 1, 2]
     with pytest.raises(InputError, match=r"y is continuous, with 0\.5 in row 1: expected"):
         MLP(task="classification", device="host").fit(x, labels / 2)
-    with pytest.raises(InputError, match="y holds texts: expected numbers"):
+    with pytest.raises(InputError, match="y holds strings: expected numbers"):
         MLP(task="regression", device="host").fit(x, labels.astype(str))
 
 

@@ -128,9 +128,9 @@ def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
     mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
     for preparation, message in (
             (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, but the network has 4 inputs"),
-            (Preparation(shape=(5, 5)), "pictures are 5x5, but the network needs pictures of 4"),
-            (Preparation(pad=(2, 2), shape=(3, 1)), "pictures are 3x1, which cannot be padded"),
-            (Preparation(pad=(2, 2)), "its samples are no pictures; only pictures can be padded")):
+            (Preparation(shape=(5, 5)), "images are 5x5, but the network needs images of 4"),
+            (Preparation(pad=(2, 2), shape=(3, 1)), "images are 3x1, which cannot be padded"),
+            (Preparation(pad=(2, 2)), "its samples are not images; only images can be padded")):
         with pytest.raises(InputError, match=message):
             mlp.save_onnx(tmp_path / "net.onnx", preparation)
     assert not list(tmp_path.iterdir())

@@ -169,7 +169,7 @@ def test_regression(device: Device) -> None:
     assert one.predict(x).shape == (100,)
     assert one.validation_scores_[-1] == pytest.approx(
         1 - np.square(y[:, 0] - one.predict(x)).sum() / np.square(y[:, 0] - y[:, 0].mean()).sum())
-    with pytest.raises(InputError, match="this network learns numbers"):
+    with pytest.raises(InputError, match="this network was made for regression"):
         one.predict_proba(x)
 
 
@@ -195,14 +195,14 @@ def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     for classes in (["ash", "elm"], ["ash", "elm", "oak", "fir"], [0, 1, 2]):
         with pytest.raises(ValueError, match="trained with 'ash', 'elm', 'oak'"):
             mlp.partial_fit(x, names, classes=classes)
-    with pytest.raises(ValueError, match="classes: y holds numbers"):
+    with pytest.raises(ValueError, match="classes: y holds regression targets"):
         MLP().partial_fit(x, x[:, 0], classes=[0, 1])
     assert mlp.classes_.tolist() == ["ash", "elm", "oak"]
     with pytest.raises(InputError, match="label 'fir' in row 0: expected one of 'ash', 'elm'"):
         mlp.partial_fit(x[:1], ["fir"])
-    with pytest.raises(InputError, match="call fit to start anew"):
+    with pytest.raises(InputError, match="call fit to start from scratch"):
         mlp.set_params(sizes=(4, 7, 3)).partial_fit(x, names)
-    with pytest.raises(InputError, match="numbers in another"):
+    with pytest.raises(InputError, match="regression targets in another"):
         mlp.set_params(sizes=(4, 6, 3)).partial_fit(x, np.eye(3)[y])
     with pytest.raises(InputError, match="classes has 2"):
         MLP.published((4, 3)).partial_fit(x, y, classes=[0, 1])

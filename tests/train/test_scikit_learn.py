@@ -166,7 +166,7 @@ def test_what_learns_numbers_has_no_probabilities(blobs: Blobs) -> None:
     mlp = MLP(hidden=(4,), epochs=1, device="host").fit(blobs[0], blobs[0][:, 0])
     for name in ("predict_proba", "predict_log_proba"):
         assert not hasattr(mlp, name)
-        with pytest.raises(InputError, match=f"{name}: only networks that are trained on labels"):
+        with pytest.raises(InputError, match=f"{name}: only networks for classification"):
             getattr(mlp, name)
 
 
@@ -186,7 +186,7 @@ def test_a_few_whole_floats_may_be_labels(blobs: Blobs) -> None:
 
 def test_training_that_does_not_converge_warns(blobs: Blobs) -> None:
     mlp = MLP(hidden=(4,), epochs=2, device="host")
-    with pytest.warns(ConvergenceWarning, match="its last 2 epochs still brought an"):
+    with pytest.warns(ConvergenceWarning, match="it still improved in its last 2 epochs"):
         mlp.fit(*blobs)
     exceptions = pytest.importorskip("sklearn.exceptions")
     with pytest.warns(exceptions.ConvergenceWarning):

@@ -269,7 +269,7 @@ def test_halving_goes_on_to_the_same_bits(blobs: Blobs, tmp_path: Path, stop_bef
     stop_before(0)
     _assert_same(sweep(base, grid, *blobs, halving=2, checkpoint=tmp_path / "c", resume=True),
                  uninterrupted)
-    with pytest.raises(InputError, match=r"rounds\.json: has the rounds of another sweep"):
+    with pytest.raises(InputError, match=r"rounds\.json: has the rounds of a different sweep"):
         sweep(base, grid, *blobs, halving=3, checkpoint=tmp_path / "c", resume=True)
 
 
@@ -471,7 +471,7 @@ def test_what_was_trained_is_in_the_exception(device: Device, blobs: Blobs,
     stop_before(3)
     result, error_text = _stopped(_configs(device), {}, *blobs)
     assert error_text.endswith(
-        "what was trained before is in this exception's attribute `result`\n")
+        "the networks trained so far are in this exception's attribute `result`\n")
     assert [row["state"] for row in result.rows] == [
         *["stopped after epoch 2"] * 4, "trained", "not begun"]
     assert [row["epochs"] for row in result.rows] == [2, 2, 2, 2, 1, 0]
@@ -492,7 +492,7 @@ def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Pat
     folder = tmp_path / "sweep"
     stop_before(stop_epoch)
     result, error_text = _stopped(_configs(device), {}, *blobs, checkpoint=folder)
-    assert f"and in {folder}: resume=True goes on from there" in error_text
+    assert f"and in {folder}: resume=True continues from there" in error_text
     begun = [f"{row['config']}.checkpoint" for row in result.rows if row["epochs"]]
     assert sorted(path.name for path in folder.iterdir()) == begun
     stop_before(0)

@@ -232,8 +232,8 @@ def test_a_contender_whose_times_scatter_is_named(case: Case, monkeypatch: pytes
     result = contest.run(case, PEAKS, STAMP)
     assert [row.notice for row in result.rows] == [result.notice] * 2
     assert result.notice.startswith(
-        "times scatter between the quartiles, of peer by 11%: other programs may have been "
-        "running, and another run may measure another ratio") is scatters
+        "the quartiles of the times differ for peer by 11%: other programs may have been "
+        "running, and another run may measure a different ratio") is scatters
     assert bool(result.notice) is scatters
 
 

@@ -44,9 +44,9 @@ class Accuracy:
 
     def __str__(self) -> str:
         text = (f"error {self.error:.1e} on {counted(self.images, 'calibration image')}, "
-                f"{counted(len(self.less_precise), 'layer')} in less than float32")
+                f"{counted(len(self.less_precise), 'layer')} in lower precision than float32")
         if self.held_back:
-            text += f", {len(self.held_back)} held back in float32 for the tolerance"
+            text += f", {len(self.held_back)} kept in float32 to meet the tolerance"
         if self.tolerance is not None and not self.error <= self.tolerance:
             text += f"; float32 does not meet the tolerance {self.tolerance:.1e} either"
         return text

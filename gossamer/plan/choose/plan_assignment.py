@@ -180,7 +180,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     least = 0.0
     for node, states in computing.items():
         if not states:
-            raise NoAssignmentError(f"{node!r} has no option that can be used")
+            raise NoAssignmentError(f"{node!r} has no usable option")
         program.limit(states, 1.0, 1.0)
         least += min((option.unwanted, option.cost / len(option.nodes))
                      for option in states.values())[1]
@@ -306,7 +306,7 @@ class _Program:
             options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS})
         if result.x is None:
             raise NoAssignmentError(
-                "the conversions that some options need exclude each other"
+                "some options need conversions that exclude each other"
                 if result.status == _INFEASIBLE else result.message)
         values: np.ndarray = result.x
         return values

@@ -72,7 +72,7 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     why = f"the plan of the {taken} " + (
         "runs, and the measured choice does not" if times[MEASURED].failure
         else "is faster as a whole" if is_clearly_faster(times[taken], times[MEASURED])
-        else "is one part, and the measured choice is equal within noise")
+        else "computes the network as one part, and the measured choice is as fast within noise")
     # the same program again, with the reason in its layers
     return replace(compared, program=assigner.program(programs[taken][1], why), why=why)
 

@@ -139,10 +139,10 @@ class StoredChoices:
             return program, []
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
         if self.made_for:
-            note = ("inputs of these sizes were not measured: the choices are those of batch "
+            note = ("inputs of these shapes were not measured: the choices are those of batch "
                     f"{nearest} of {self.made_for}")
         if unfit:
-            note += f", except for {', '.join(unfit)}, which they do not fit"
+            note += f", except for {', '.join(unfit)}, for which they are not valid"
         return program, [note]
 
 
@@ -175,8 +175,8 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
         if algorithm.name != step["algorithm"]:
             continue
         if exact and step["problem"] != problem_key(timed_problem(layer.problem, algorithm)):
-            return (f"it is {layer.problem.describe()}, and {algorithm.name} was chosen for "
-                    "another problem, or for weights with other zeros or values")
+            return (f"its problem is {layer.problem.describe()}, but {algorithm.name} was chosen "
+                    "for another problem, or for weights with other zeros or values")
         reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"

@@ -311,7 +311,7 @@ def _resize(state: LowerState, node: Node) -> None:
         state.add(node, ResizeProblem(source, sizes, scales, *rules), node.inputs[:1])
         return
     if len(source.shape) != 3:
-        raise ValueError(f"resizes the spatial dimensions of rank 3 or 4, got {source}")
+        raise ValueError(f"expected an input of rank 3 or 4, got {source}")
     n, c, w = source.shape
     lifted, result = f"{node.name} lifted", f"{node.name} resized"
     state.reshape(node, node.inputs[0], lifted, (n, c, 1, w), name=lifted)

@@ -59,8 +59,8 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
         return LayerForm(layer, FLOATS, reason, False, weights, layers, has_signs)
     dtype = binary_form(convolution).input
     if taken is False:
-        return LayerForm(layer, FLOATS, f"{dtype} would suffice, another algorithm was taken", True,
-                         weights, layers)
+        return LayerForm(layer, FLOATS, f"{dtype} would suffice, but another algorithm was chosen",
+                         True, weights, layers)
     return LayerForm(layer, dtype, "", True, weights, layers)
 
 
@@ -91,7 +91,7 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:
         return ""
-    return (f"weights of layers on bits or trits: {count / 8e6:.3g} MB as bits, "
+    return (f"weights of layers that are computed on bits or trits: {count / 8e6:.3g} MB as bits, "
             f"{4 * count / 1e6:.3g} MB in float32")
 
 

@@ -57,9 +57,9 @@ def _section(report: Report) -> str:
           if report.plans else []),
         *(paragraph(line) for line in lines if line),
         "<h3>Layers</h3>",
-        '<p class="legend"><span class="taken"></span>the algorithm taken '
-        '<span class="other"></span>the best dense one, where that is another</p>',
-        paragraph("A bar is a layer's time. Open a layer to see why its algorithm was taken."),
+        '<p class="legend"><span class="taken"></span>the chosen algorithm '
+        '<span class="other"></span>the best dense algorithm, if it is a different one</p>',
+        paragraph("Each bar is a layer's time. Open a layer to see why its algorithm was chosen."),
         *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
         "<h3>All numbers</h3>", _all_numbers(report)])
 

@@ -155,8 +155,8 @@ class Report:
             return text
         dense = sum(row["best_dense_us"] for row in sparse)
         taken = sum(row["best_dense_us"] / row["speedup"] for row in sparse)
-        text += (f": by themselves these take {duration_text(taken)}, with the best dense "
-                 f"algorithms {duration_text(dense)}")
+        text += (f": these layers alone take {duration_text(taken)}, and "
+                 f"{duration_text(dense)} with the best dense algorithms")
         medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
         if self.compared_us is not None and medians and medians[0] is not None:
             text += (f"; the network takes {duration_text(self.compared_us)}, with {DENSE_ONLY} "
@@ -183,8 +183,8 @@ class Report:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
         return [self.zeros_line,
-                *([f"the weights of {counted(empty, 'layer')} are all zero: only the effect of "
-                   "bias, activation and sums is computed"] if empty else []),
+                *([f"the weights of {counted(empty, 'layer')} are all zero: only the bias, the "
+                   "activation and sums are computed"] if empty else []),
                 *zeros.reason_lines(self.rows)]
 
     @property
@@ -423,7 +423,8 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
         if taken is not None:
             return why_not(candidate, taken, why)
         return (candidate.measured.failure
-                or f"{duration_text(candidate.cost)} alone; computed with others: {step.part}")
+                or f"{duration_text(candidate.cost)} alone; computed with other layers: "
+                   f"{step.part}")
 
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)

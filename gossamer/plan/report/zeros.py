@@ -21,9 +21,9 @@ FEW_ZEROS = 0.9
 """Maximum density at which a report has a line on a layer's zeros even if the plan skips none. The
 value is a rule of thumb."""
 _NOT_TRIED = "not tried: "
-NOT_MEASURED = "nothing was measured; `gossamer compile` or an effort does so"
-NOT_KEPT = ("a saved plan contains no times; profile() measures those of the plan, and an effort "
-            "compares algorithms")
+NOT_MEASURED = "nothing was measured; run `gossamer compile`, or set an effort, to measure"
+NOT_KEPT = ("a saved plan contains no times; call profile() to measure the plan, or set an effort "
+            "to compare algorithms")
 
 Row = Mapping[str, Any]
 """A row of a report."""
@@ -85,12 +85,13 @@ def break_even_line(rows: Sequence[Row]) -> str:
     """Return the meaning of the break-even column; "" if the column is empty."""
     if all(row.get("break_even") is None for row in rows):
         return ""
-    return ("zeros win below: an estimate for a time proportional to the number of nonzeros; the "
-            "true density is lower where skipping zeros lost, higher where it won")
+    return ("zeros win below: an estimate that assumes a time proportional to the number of "
+            "nonzeros; the true density is lower if skipping zeros was slower, and higher if it "
+            "was faster")
 
 
 _SLOWER = "the best algorithm that skips them"
-_FASTER = "an algorithm that skips them is faster by itself, but slower in the plan"
+_FASTER = "an algorithm that skips them is faster alone, but slower in the plan"
 
 
 def _reason(step: Step, sparse_us: float, dense_us: float) -> str:

@@ -302,7 +302,7 @@ class TailCalls(Calls):
         taken = {info.name for info in tail.inputs}
         there = taken.union(info.name for info in graph.outputs)
         if not taken.issuperset(info.name for info in graph.inputs):
-            raise ValueError("the network reads inputs that callers do not pass")
+            raise ValueError("the network reads inputs that are not inputs of the plan")
         if not there.issuperset(tail.reads):
             raise ValueError("the end of the network reads undefined values")
         file = graph.file or graph.name
@@ -315,7 +315,8 @@ class TailCalls(Calls):
             self._session = Session(tail.model.tobytes(), tail.constants,
                                     threads=number_of(threads))
         except UnsupportedError as error:
-            raise UnsupportedError(f"{file}: {self._source} and what follows it: {error}") from None
+            raise UnsupportedError(f"{file}: {self._source} and the nodes after it: {error}"
+                                   ) from None
         computed = {info.name for info in graph.outputs}
         self._makes = [info.name for info in tail.outputs if info.name not in computed]
         if (self._session.inputs, self._session.outputs) != (len(tail.reads), len(self._makes)):
@@ -339,7 +340,7 @@ class TailCalls(Calls):
         try:
             made = self._run([there[name] for name in self._tail.reads])
         except InputError as error:
-            raise InputError(f"{self._source} and what follows it: {error}") from None
+            raise InputError(f"{self._source} and the nodes after it: {error}") from None
         computed.update(zip(self._makes, made, strict=True))
         outputs = tuple(computed[info.name] for info in self._tail.outputs)
         return single(outputs if out is None else binding.fill(
@@ -359,8 +360,8 @@ class TailCalls(Calls):
 
         what: text for the call, such as "be bound".
         """
-        return InputError(f"{self.graph.name} cannot {what}: {self._source} and what follows it "
-                          "have data-dependent shapes; call the plan with arrays")
+        return InputError(f"{self.graph.name} cannot {what}: {self._source} and the nodes after "
+                          "it have data-dependent shapes; call the plan with arrays")
 
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:

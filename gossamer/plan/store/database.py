@@ -137,12 +137,12 @@ class Database:
         current driver, toolkit and gossamer; OSError if they cannot be written.
         """
         if content["device"] != self._device:
-            raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
+            raise BadFile("foreign", f"was measured on {_device_text(content['device'])}, but "
                                      f"{self._name} is {_device_text(self._device)}")
         made_by = [section["made_by"] for section in content["sections"]]
         if self.made_by not in made_by:
             others = " and with ".join(_versions_text(other) for other in made_by) or "nothing"
-            raise BadFile("foreign", f"was measured with {others}; here is "
+            raise BadFile("foreign", f"was measured with {others}, but the versions here are "
                                      f"{_versions_text(self.made_by)}")
         try:
             self._write(content["sections"])

@@ -138,18 +138,20 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
         if head["device"][key] != here["device"][key]:
             text = "{description} ({api}, {compute_units} compute units)"
             planned, present = (text.format_map(state["device"]) for state in (head, here))
-            raise InputError(f"{path}: was made for {planned}, {device.name} is {present}: its "
+            raise InputError(f"{path}: was made for {planned}, but {device.name} is {present}: its "
                              f"times are not valid there; {again(path, device.name)}")
     for key in ("driver", *(["toolkit"] if compiles else [])):
         if head["made_by"][key] != here["made_by"][key]:
-            raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
-                             f"it is {here['made_by'][key] or 'none'}; {again(path, device.name)}")
+            raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, but "
+                             f"now it is {here['made_by'][key] or 'none'}; "
+                             f"{again(path, device.name)}")
     planned, present = (f"{counted(state['device']['compute_units'], 'processor')}, "
                         f"{state['made_by']['toolkit']}" for state in (head, here))
     if planned == present:
         return []
-    return [f"{path}: was made with {planned}, here it has {present}: its results are valid, "
-            f"but another choice may be faster here; to measure, {again(path, device.name)}"]
+    return [f"{path}: was made with {planned}, but the device here has {present}: its results "
+            "are valid, but another choice may be faster here; to measure, "
+            f"{again(path, device.name)}"]
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
@@ -165,7 +167,7 @@ def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[st
         for library in sorted({*there["libraries"], *here["libraries"]}):
             versions = [state["libraries"].get(library, "none") for state in (there, here)]
             if versions[0] != versions[1]:
-                raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
+                raise InputError(f"{path}: was made with {library} {versions[0]}, but now it is "
                                  f"{versions[1]}; {again(path, device)}")
         if there["source"] != here["source"]:
             raise InputError(f"{path}: was made before gossamer's {name} was changed; "

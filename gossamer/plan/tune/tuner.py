@@ -448,7 +448,7 @@ class Tuner:
                     f"too slow for {similar.layer.name}, which differs only in its weights")
             else:
                 us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
-                self._leave_out(row, f"no round reached it; estimate {us}, limit {limit}")
+                self._leave_out(row, f"not reached in any round; estimate {us}, limit {limit}")
 
     def _store(self) -> None:
         """Store the measurements, and which candidates were left out."""

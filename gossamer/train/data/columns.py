@@ -103,7 +103,7 @@ class CellRules:
         return f"{quoted(cell)}, expected a finite number" + (
             "" if is_number(cell) else
             ", as in the training samples" if index < len(self.known) else
-            "; --label gives the column of the labels, `train --one-hot` encodes texts")
+            "; --label names the label column, `train --one-hot` encodes strings")
 
 
 def is_gap(cell: str) -> bool:
@@ -133,7 +133,7 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
     try:
         import pandas
     except ImportError:
-        raise InputError(f"{path}: empty cells and texts need pandas: {installing('tables')}"
+        raise InputError(f"{path}: empty cells and strings need pandas: {installing('tables')}"
                          ) from None
     x, found = np.empty((len(rows), len(columns)), np.float32), list(columns)
     for index, name in enumerate(frame := pandas.DataFrame(rows)):
@@ -152,7 +152,7 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
         codes, values = pandas.factorize(cells.mask(gaps), sort=True)
         if len(values) > _MOST_VALUES:
             raise InputError(f"{path}: column {quoted(columns[index].name or index + 1)} holds "
-                             f"{len(values)} different texts, expected at most {_MOST_VALUES}; "
+                             f"{len(values)} different strings, expected at most {_MOST_VALUES}; "
                              "remove the column from the file")
         x[:, index] = np.where(codes < 0, np.nan, codes)
         found[index] = replace(columns[index], values=tuple(values))
@@ -215,9 +215,9 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
         unknown = has_text & (of_rows < 0)
         if unknown.any():
             value = (own.values or ())[int(cells[np.argmax(unknown)])]
-            warnings.warn(f"{data.source}: {np.count_nonzero(unknown)} samples have texts like "
-                          f"{quoted(value)} in the column {quoted(column.name)}, which no training "
-                          "sample has; their columns of known texts are all 0", GossamerWarning,
-                          stacklevel=2)
+            warnings.warn(f"{data.source}: {np.count_nonzero(unknown)} samples have unknown "
+                          f"categories like {quoted(value)} in the column {quoted(column.name)}, "
+                          "which occur in no training sample; they are encoded as all zeros",
+                          GossamerWarning, stacklevel=2)
     return replace(data, x=np.ascontiguousarray(np.concatenate(parts, axis=1)), columns=(),
                    shape=None, pixels=False)

@@ -278,11 +278,11 @@ def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     values = [float(text) for text in distinct]
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
-            other = ("are they in another column, which --label names?"
+            other = ("if they are in another column, select it with --label"
                      if 0 != layout.label != layout.width - 1 else
                      f"are they in the {LAST if layout.label == 0 else FIRST} column?")
             raise InputError(f"{path}: {layout.label_text} has {cut(text)}, expected class labels; "
-                             f"{other} (`train --task regression` learns numbers)")
+                             f"{other} (`train --task regression` predicts numbers)")
     return np.array(values).astype(np.int64)[indices]
 
 
@@ -290,8 +290,9 @@ def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     """Return the column of regression targets as float64."""
     for text in np.unique(texts):
         if not is_number(text) or not abs(float(text)) <= GREATEST:
-            raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a number "
-                             "to learn; give the column of the numbers by --label")
+            raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a "
+                             "number as the regression target; select the column of the targets "
+                             "with --label")
     return texts.astype(np.float64)
 
 

@@ -65,7 +65,7 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "
-                         "expected at least one to validate on, and one to train on")
+                         "expected at least one sample for validation and one for training")
     is_split_off = np.zeros(len(data.x), bool)
     is_split_off[np.random.default_rng(seed).permutation(len(data.x))[:count]] = True
     return data.rows(~is_split_off), replace(data.rows(is_split_off),
@@ -156,13 +156,14 @@ class Preparation:
         x = np.asarray(x, np.float32)
         if self.scale:
             if x.size and (x.min() < 0 or x.max() > WHITE):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; scaling "
-                                 "to 0 to 1 expects 0 to 255")
+                raise InputError(f"{source}: has values from {x.min():g} to {x.max():g}; scaling "
+                                 "to [0, 1] expects values from 0 to 255")
             x = x / np.float32(WHITE)
         if self.threshold is not None:
             if x.size and (x.min() < 0 or x.max() > 1):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; "
-                                 "binarising expects 0 to 1, or 0 to 255 with scaling")
+                raise InputError(f"{source}: has values from {x.min():g} to {x.max():g}; "
+                                 "binarising expects values from 0 to 1, or from 0 to 255 with "
+                                 "scaling")
             x = (x >= np.float32(self.threshold)).astype(np.float32)
         if self.pad is not None:
             shape, margins = self.picture(x.shape[1], source), self.margins(source)
@@ -192,7 +193,7 @@ class Preparation:
         """
         if self.shape is None or math.prod(self.shape) != numbers:
             shape = f" of {self.shape[0]}x{self.shape[1]}" if self.shape else ""
-            raise InputError(f"{source}: its samples have {numbers} numbers; only pictures{shape} "
+            raise InputError(f"{source}: its samples have {numbers} values; only images{shape} "
                              "can be padded")
         return self.shape
 
@@ -216,9 +217,9 @@ class Preparation:
         """
         assert self.pad is not None
         if self.shape is None:
-            raise InputError(f"{source}: its samples are no pictures; only pictures can be padded")
+            raise InputError(f"{source}: its samples are not images; only images can be padded")
         rows, columns = (padded - size for padded, size in zip(self.pad, self.shape, strict=True))
         if min(rows, columns) < 0:
-            raise InputError(f"{source}: its pictures are {self.shape[0]}x{self.shape[1]}, which "
+            raise InputError(f"{source}: its images are {self.shape[0]}x{self.shape[1]}, which "
                              f"cannot be padded to {self.pad[0]}x{self.pad[1]}")
         return (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2)

@@ -83,7 +83,7 @@ def _partner(path: Path, has_labels: bool) -> Path:
     for candidate in (packed, plain) if path.suffix == ".gz" else (plain, packed):
         if candidate.exists():
             return candidate
-    raise InputError(f"{path}: its file of {there[0]} is missing: there is no {plain} and no "
+    raise InputError(f"{path}: its file of {there[0]} is missing; expected {plain} or "
                      f"{packed.name}")
 
 
@@ -130,8 +130,8 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
         pixels = _grey(file)
         if pixels.shape != shape:
             raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, but {first} is "
-                             f"{shape[0]}x{shape[1]} (height x width); expected pictures of one "
-                             "size")
+                             f"{shape[0]}x{shape[1]} (height x width); expected images of "
+                             "the same size")
         row[:] = pixels.reshape(-1)
     names = sorted({name for _, name in files})
     indices = np.searchsorted(names, [name for _, name in files])
@@ -150,14 +150,14 @@ def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
     if not classes:
-        raise InputError(f"{folder}: has no folders; expected one for each class, with pictures "
-                         f"({', '.join(SUFFIXES)}), or files to train on")
+        raise InputError(f"{folder}: has no folders; expected one folder of images per class "
+                         f"({', '.join(SUFFIXES)}), or files of training data")
     entries: list[tuple[float, int, Path]] = []
     for index, class_folder in enumerate(classes):
         files = sorted(file for file in class_folder.iterdir() if file.suffix.lower() in SUFFIXES
                        and not file.name.startswith("."))
         if not files:
-            raise InputError(f"{class_folder}: the class has no pictures ({', '.join(SUFFIXES)})")
+            raise InputError(f"{class_folder}: the class has no images ({', '.join(SUFFIXES)})")
         entries += [((position + 0.5) / len(files), index, file)
                     for position, file in enumerate(files)]
     return [(file, classes[index].name) for _, index, file in sorted(entries)[:limit]]

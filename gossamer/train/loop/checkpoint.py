@@ -29,7 +29,7 @@ _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 _SHARE = 0.05
 """Maximum fraction of the elapsed time that is spent on writing checkpoints."""
 _NONE = "is not a checkpoint of this version of gossamer"
-_ANEW = "give another file, or leave resume out to start anew"
+_ANEW = "give another file, or omit resume to start from scratch"
 
 
 class OtherSettings(InputError):

@@ -158,7 +158,7 @@ class Settings:
             row, column = np.argwhere(outside)[0]
             raise InputError(f"y has {targets[row, column]:g} in row {row}, column {column}: the "
                              f"outputs have the activation {activation} with the range {least} to "
-                             f"{most}; take output='linear', or bring y into that range")
+                             f"{most}; use output='linear', or scale y to that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """Return the initial parameters, (parameter_count,) float32.

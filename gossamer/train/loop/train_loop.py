@@ -227,7 +227,7 @@ class TrainLoop:
             if not len(early):
                 return ""
             first = float(early.mean(dtype=np.float64))
-        return f", the first samples' was {first:g}"
+        return f", but the mean loss of the first samples was {first:g}"
 
     def _bound(self, first: float) -> float:
         """Return the largest mean loss without divergence.

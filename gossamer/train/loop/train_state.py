@@ -218,6 +218,6 @@ class TrainState:
             raise TrainingError(
                 f"training {self.failure}; the network has the parameters after epoch "
                 f"{self.kept_epoch}: try a learning_rate below {rate:g}"
-                + (f" (which the schedule made {scheduled_rate:g} in this epoch)"
+                + (f" (the schedule changed it to {scheduled_rate:g} in this epoch)"
                    if scheduled_rate != rate else "")
-                + ", or numbers in x nearer to 0")
+                + ", or scale x to values closer to 0")

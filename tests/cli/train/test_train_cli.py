@@ -111,9 +111,9 @@ def test_training_that_diverges(samples, model, tmp_path):
                   "step:1:1000", "--checkpoint", checkpoint)
     line = fails_late(1, *words)
     assert re.match(r"error: training diverged in epoch [23] at sample \d+ \(row \d+\)", line)
-    assert line.endswith("in this epoch), or numbers in the samples nearer to 0; "
+    assert line.endswith("in this epoch), or scale the samples to values closer to 0; "
                          f"{checkpoint} keeps it")
-    assert ": try an --lr below 0.01 (which the schedule made " in line
+    assert ": try an --lr below 0.01 (the schedule changed it to " in line
     assert not model.exists()
 
 

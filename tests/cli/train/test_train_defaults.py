@@ -103,7 +103,7 @@ def test_numbers_that_the_published_training_cannot_learn(tmp_path):
     line = fails(2, "train", samples, "--label", "last", "--task", "regression", "-o",
                  tmp_path / "m.onnx", "--published", *HOST)
     assert line.startswith("error: y has ")
-    assert line.endswith("leave --published out, or bring them into that range")
+    assert line.endswith("omit --published, or scale them to that range")
 
 
 def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):

@@ -177,7 +177,7 @@ def levels(columns, greatest):
 def test_a_demo_that_comes_to_nothing_leaves_no_folder(samples, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "mnist", lambda: (samples, samples))
     words = ("train", "--demo", "--device", "host", "-o", tmp_path / "demo")
-    assert "binarising expects 0 to 1" in fails(2, *words)
+    assert "binarising expects values from 0 to 1" in fails(2, *words)
     assert "--pad 32: expected" in fails(2, *words, "--pad", "32")
     assert not (tmp_path / "demo").exists()
     (tmp_path / "demo").mkdir()
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
     words = ("--checkpoint", tmp_path / "c.ckpt")
     succeeds(*train(samples, model, *words))
     assert fails(2, *train(samples, model, *words, "--resume", "--limit", "30")).endswith(
-        "or give another file, or leave --resume out to start anew")
+        "or give another file, or omit --resume to start from scratch")
 
 
 def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):

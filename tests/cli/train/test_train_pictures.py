@@ -77,7 +77,7 @@ def test_negatives_of_what_was_trained_on(model, tmp_path):
     assert usual.stderr == ""
     assert succeeds(*words, *(tmp_path / f"{name}.png" for name in "abc")).stderr == (
         f"notice: {tmp_path / 'b.png'} and 1 more: looks inverted compared with the training "
-        "pictures; --scale -1 --mean -255 inverts it\n")
+        "images; --scale -1 --mean -255 inverts it\n")
     again = succeeds(*words, tmp_path / "b.png", "--scale", "-1", "--mean", "-255")
     assert again.stderr == ""
     assert json.loads(again.stdout)["outputs"] == json.loads(usual.stdout)["outputs"]

@@ -61,7 +61,7 @@ def test_a_sweep_that_is_interrupted_goes_on(samples, model, tmp_path, monkeypat
     succeeds(*words, "--resume")
     assert len([*(tmp_path / "c.sweep").glob("*.checkpoint")]) == 20
     (tmp_path / "c").unlink()
-    assert "has checkpoints already; give --resume" in fails(2, *words)
+    assert "already has checkpoints; give --resume" in fails(2, *words)
     succeeds(*words, "--resume")
 
 

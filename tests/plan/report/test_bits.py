@@ -41,7 +41,8 @@ PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
 @pytest.mark.parametrize(("known", "taken", "form"), [
     (PLUS_MINUS_ONE, None, LayerForm("fc", "bits", "", True, 6)),
     (TERNARY, True, LayerForm("fc", "trits", "", True, 6)),
-    (TERNARY, False, LayerForm("fc", "floats", "trits would suffice, another algorithm was taken",
+    (TERNARY, False, LayerForm("fc", "floats", "trits would suffice, but another "
+                                                  "algorithm was chosen",
                                True, 6)),
     (REAL, False, LayerForm(
         "fc", "floats", "its inputs are not known to be -1, 0 or 1; possible values: any floats",
@@ -74,7 +75,8 @@ def test_a_line_names_the_layers_on_floats() -> None:
         "layers with weights: 1 of 2 on bits, 1 of 2 on trits")
     assert weights_line([floats]) == ""
     assert weights_line([bits, floats]) == (
-        "weights of layers on bits or trits: 7.5e-07 MB as bits, 2.4e-05 MB in float32")
+        "weights of layers that are computed on bits or trits: 7.5e-07 MB as bits, "
+        "2.4e-05 MB in float32")
 
 
 @pytest.mark.parametrize(("info", "known", "reason"), [
@@ -101,7 +103,7 @@ def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
     assert "layers with weights: 8 of 9 on bits, 1 of 9 on floats: " in str(report)
     floats = gossamer.compile(graph, "host", only="host_im2col").report(1)
     assert {row["precision"] for row in floats.rows} == {"fp32"}
-    assert "bits would suffice, another algorithm was taken" in floats.forms_line
+    assert "bits would suffice, but another algorithm was chosen" in floats.forms_line
     forms = forms_of_layers(graph, 1)
     assert [form.form for form in forms.values()] == ["floats", *["bits"] * 8]
 

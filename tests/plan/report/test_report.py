@@ -133,12 +133,12 @@ def test_what_became_of_the_zeros_in_words() -> None:
     thin, other, full = row(True, 0.1, 4.0, 9.5), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
     pool = row(False, None, 1.0, 1.0)
     assert Report("host", 1, [thin, full, pool, other]).zeros_line == (
-        "zeros are skipped in 2 of 3 layers with weights: by themselves these take 6.0 us, with "
-        "the best dense algorithms 12.5 us")
+        "zeros are skipped in 2 of 3 layers with weights: these layers alone take 6.0 us, and "
+        "12.5 us with the best dense algorithms")
     measured = Report("host", 1, [thin, other], end_to_end_us=8.0,
                       plans=[{"plan": DENSE_ONLY, "median_us": 15.0, "is_taken": False}])
     assert measured.zeros_line.endswith(
-        "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
+        "algorithms; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)
     assert Report("host", 1, [thin, unknown]).zeros_line == (
         "zeros are skipped in 2 of 2 layers with weights")

@@ -77,7 +77,7 @@ def test_layers_without_nonzeros_have_no_density_at_which_zeros_win() -> None:
 def test_layers_without_weights_are_counted() -> None:
     rows = [row("product", "", density=0.0), row("product", "", density=0.2)]
     assert Report("host", 1, rows).zeros_lines[1] == (
-        "the weights of 1 layer are all zero: only the effect of bias, activation and sums is "
+        "the weights of 1 layer are all zero: only the bias, the activation and sums are "
         "computed")
 
 
@@ -120,7 +120,7 @@ def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
     assert "nothing was measured" in lines[1] and "zeros win below" not in " ".join(lines)
     plan.save(tmp_path / "a.plan")
     loaded = Plan.load(tmp_path / "a.plan")
-    assert "plan contains no times; profile() measures" in str(loaded.report(1))
+    assert "plan contains no times; call profile() to measure" in str(loaded.report(1))
 
 
 def test_a_plan_without_the_generator_says_what_it_would_bring(

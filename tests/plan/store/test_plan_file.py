@@ -132,7 +132,7 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
         start = f"batch {batch} was not planned: the choices are those of batch {nearest}"
         assert note.startswith(start)
         # the algorithm or config of a product of few rows may not exist for more rows
-        assert note[len(start):] in ("", ", except for classes, which they do not fit")
+        assert note[len(start):] in ("", ", except for classes, for which they are not valid")
         loaded_choices, choices_of_nearest = (
             {step.layer.name: (step.algorithm, step.variant.config_text) for step in steps
              if step.layer.name != "classes" and not step.layer.inserted}
@@ -251,7 +251,7 @@ def test_a_plan_of_the_host_holds_for_other_numbers_of_threads(
     (warning,) = loaded.report().warnings
     assert warning in loaded.report().notes
     assert re.match(rf".*small.plan: was made with {made_with} processors?, BLAS with {made_with} "
-                    rf"threads?, here it has {runs_with} processors?, ", warning)
+                    rf"threads?, but the device here has {runs_with} processors?, ", warning)
     assert "`gossamer compile MODEL --device host -o " in warning
 
 
@@ -263,9 +263,9 @@ def test_a_plan_names_the_algorithms_that_it_takes(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "here", "message"), [
-    ("9.19.0", "9.20.0", "9.19.0, now it is 9.20.0"),
-    ("9.19.0", "", "9.19.0, now it is none"),
-    ("", "9.20.0", "none, now it is 9.20.0"),
+    ("9.19.0", "9.20.0", "9.19.0, but now it is 9.20.0"),
+    ("9.19.0", "", "9.19.0, but now it is none"),
+    ("", "9.20.0", "none, but now it is 9.20.0"),
 ])
 def test_a_plan_of_another_library_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch,
                                               there: str, here: str, message: str) -> None:
@@ -381,7 +381,7 @@ def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: P
     rewrite(path, "graph.json", lambda plain: json.loads(
         json.dumps(plain).replace('"inputs": [{"ValueInfo": {"name": "x"',
                                   '"inputs": [{"ValueInfo": {"name": "other"', 1)))
-    with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not pass"):
+    with pytest.raises(InputError, match=r"is corrupt or cut short .*are not inputs of the plan"):
         Plan.load(path)
 
 

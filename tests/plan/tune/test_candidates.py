@@ -397,8 +397,8 @@ def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
     assert effort_tuner.measured == sum(tried)
     if effort == "quick":
         assert [candidate.measured.failure for candidate in candidates[:4:2]] == [
-            "would take about 200 s to build, with effort quick at most 15 s are allowed",
-            "would take about 60 s to build, with effort quick at most 15 s are allowed"]
+            "would take about 200 s to build, but with effort quick at most 15 s are allowed",
+            "would take about 60 s to build, but with effort quick at most 15 s are allowed"]
 
 
 def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -> None:
@@ -409,8 +409,8 @@ def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -
 
 
 @pytest.mark.parametrize(("effort", "reason"), [
-    (None, "would take about 61 s to build, without an effort at most 60 s are allowed"),
-    ("quick", "would take about 61 s to build, with effort quick at most 15 s are allowed")])
+    (None, "would take about 61 s to build, but without an effort at most 60 s are allowed"),
+    ("quick", "would take about 61 s to build, but with effort quick at most 15 s are allowed")])
 def test_an_algorithm_that_takes_too_long_to_build_says_so(
         with_stub: Callable[[Stub], str], effort: str | None, reason: str) -> None:
     for only in (None, "stub"):

@@ -76,7 +76,7 @@ def test_a_round_goes_on_with_the_algorithms_near_the_best(
     # 15 us are within twice 10 us, but not within 1.5 times 8 us
     assert (len(near.built), len(far.built)) == (8, 4)
     assert {candidate.measured.failure for candidate in candidates[12:]} == {
-        "not tried: no round reached it; estimate 14.2 us, limit 8.0 us"}
+        "not tried: not reached in any round; estimate 14.2 us, limit 8.0 us"}
 
 
 def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
@@ -107,7 +107,7 @@ def test_what_builds_long_is_measured_where_the_plan_would_take_it(
     candidates = paced_tuner("quick").measure(layer(), [fast, slow, faster], paced_device)
     assert [len(each.built) for each in (fast, slow, faster)] == [1, 0, 1]
     assert candidates[1].measured.failure == (
-        "not tried: no round reached it; estimate 19.0 us, limit 5.0 us")
+        "not tried: not reached in any round; estimate 19.0 us, limit 5.0 us")
 
 
 def test_the_rounds_measure_what_a_plan_would_take(
@@ -128,7 +128,7 @@ def test_the_rounds_measure_what_a_plan_would_take(
     assert [n for _, n in algorithm.built] == [0, 1, 5, 2, 3]
     assert rounds == [[False] * 2 + [True] * 4]
     assert tuner.candidates(request)[4].measured.failure == (
-        "not tried: no round reached it; estimate 9.5 us, limit 10.0 us")
+        "not tried: not reached in any round; estimate 9.5 us, limit 10.0 us")
 
 
 LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 20)]

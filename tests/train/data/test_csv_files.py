@@ -178,8 +178,9 @@ def test_only_samples_trained_on_are_learnt_from(tmp_path: Path) -> None:
     data = _read(tmp_path, TABLE, BOTH)
     columns = learnt(data.rows(slice(2, 4)), "median")
     assert columns == (Column("age", 60), Column("city", None, ("Oslo",)))
-    with pytest.warns(GossamerWarning, match=r"t.csv: 1 samples have texts like 'Rome' in the "
-                                             r"column 'city', which no training sample has"):
+    with pytest.warns(GossamerWarning, match=r"t.csv: 1 samples have unknown categories like "
+                                             r"'Rome' in the column 'city', which occur in no "
+                                             r"training sample; they are encoded as all zeros"):
         assert encoded(data, columns).x.tolist() == [[30, 1], [60, 0], [50, 0], [70, 1]]
 
 
@@ -286,7 +287,7 @@ def test_other_files_have_no_columns(tmp_path: Path) -> None:
 
 def test_gaps_and_texts_need_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"t.csv: empty cells and texts need pandas: pip install "
+    with pytest.raises(InputError, match=r"t.csv: empty cells and strings need pandas: pip install "
                                          r"'\.\[tables\]' in gossamer's checkout"):
         _read(tmp_path, TABLE, BOTH)
     assert _read(tmp_path, "y,a\n1,2\n0,3\n", BOTH).x.tolist() == [[2], [3]]

@@ -37,10 +37,11 @@ def test_nothing_asked_nothing_changed():
 
 
 @pytest.mark.parametrize("options, expected", [
-    ({"scale": True}, "data: has numbers from -3 to 300; scaling to 0 to 1 expects 0 to 255"),
-    ({"threshold": 0.5}, "data: has numbers from -3 to 300; binarising expects 0 to 1, or 0 to "
-                         "255 with scaling"),
-    ({"pad": (8, 8)}, "data: its samples have 2 numbers; only pictures can be padded"),
+    ({"scale": True}, "data: has values from -3 to 300; scaling to [0, 1] expects "
+                      "values from 0 to 255"),
+    ({"threshold": 0.5}, "data: has values from -3 to 300; binarising expects values from 0 "
+                         "to 1, or from 0 to 255 with scaling"),
+    ({"pad": (8, 8)}, "data: its samples have 2 values; only images can be padded"),
 ])
 def test_what_cannot_be_prepared(options, expected):
     with pytest.raises(InputError) as caught:
@@ -49,7 +50,7 @@ def test_what_cannot_be_prepared(options, expected):
 
 
 def test_padding_never_crops():
-    with pytest.raises(InputError, match="its pictures are 2x3, which cannot be padded to 4x2"):
+    with pytest.raises(InputError, match="its images are 2x3, which cannot be padded to 4x2"):
         prepared(dataset(np.zeros((1, 6)), (2, 3)), Preparation(pad=(4, 2)))
 
 
@@ -68,7 +69,7 @@ def test_padding_is_even():
 def test_numbers_of_0_to_1_or_to_255_are_binarised(low, high, scale):
     most, steps = 255 if scale else 1, Preparation(scale, 0.5)
     if low < 0 or high > most:
-        with pytest.raises(InputError, match=f"numbers from {low} to {high}; "):
+        with pytest.raises(InputError, match=f"values from {low} to {high}; "):
             steps([[low, high]])
     else:
         assert steps([[low, high]]).tolist() == [[0, high / most >= 0.5]]

@@ -192,7 +192,7 @@ def test_a_class_without_weight_is_never_predicted(blobs: tuple[np.ndarray, np.n
 
 def test_where_class_weights_do_not_go(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     x, labels = blobs
-    with pytest.raises(InputError, match="class_weight: y holds numbers to learn; expected labels"):
+    with pytest.raises(InputError, match="class_weight: y holds regression targets; expected"):
         MLP(class_weight="balanced", device="host").fit(x, x[:, 0])
     with pytest.raises(InputError, match="'balanced': partial_fit cannot know how many"):
         MLP(class_weight="balanced", device="host").partial_fit(x, labels)

@@ -100,7 +100,7 @@ def test_idx_without_its_partner(tmp_path):
     path = save_idx(tmp_path)
     labels = path.with_name("train-labels-idx1-ubyte")
     labels.unlink()
-    assert fault(path) == (f"its file of labels is missing: there is no {labels} and no "
+    assert fault(path) == (f"its file of labels is missing; expected {labels} or "
                            f"{labels.name}.gz")
     odd = path.rename(tmp_path / "digits.idx")
     assert fault(odd).startswith("its name does not say whether it holds images or labels")
@@ -170,7 +170,7 @@ def test_wrong_pictures(golden, tmp_path):
             (tmp_path / "3" / "00000.bmp").write_bytes(content)
         return sources.load(tmp_path)
 
-    assert fault(tmp_path).startswith("has no folders; expected one for each class, with pictures ("
+    assert fault(tmp_path).startswith("has no folders; expected one folder of images per class ("
                                       ".bmp, .png, .jpg, .jpeg)")
     save_pictures(tmp_path, ".bmp")
     (tmp_path / "3").mkdir()

@@ -66,7 +66,7 @@ def test_rows_name_the_layers_and_say_why(monkeypatch: pytest.MonkeyPatch, tmp_p
     set_costs(monkeypatch, 29.7)
     rows = {row["layer"]: row for row in make_plan(blocks(1), tmp_path).report(2).rows}
     assert rows["grow0"]["rejected"][NAME] == (
-        f"{FUSION}: 29.7 us against 30.0 us: within {SLACK:.0%}, which counts as equal")
+        f"{FUSION}: 29.7 us against 30.0 us: equal within {SLACK:.0%}")
 
 
 def test_of_fusions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPatch,
@@ -149,7 +149,7 @@ def test_another_batch_size_falls_back_to_layers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(FusedBlock, "supports", lambda self, problem, device: (
         supports(self, problem, device) if problem.inputs[0].shape[0] == 2 else "batch 2 only"))
     assert step_names(loaded, 3) == LAYERS
-    assert any("grow0, middle0, shrink0, which they do not fit" in note
+    assert any("grow0, middle0, shrink0, for which they are not valid" in note
                for note in loaded.report(3).notes)
     x = images(3)
     (expected,) = reference(blocks(1), {"x": x}).values()

@@ -128,8 +128,8 @@ def _pair(cost: float, conversion: float) -> Network:
 
 
 @pytest.mark.parametrize(("network", "message"), [
-    (_pair(math.inf, 1.0), "finite cost: 'node 0' has no option that can be used"),
-    (_pair(1.0, math.inf), "finite cost: the conversions that some options need exclude each"),
+    (_pair(math.inf, 1.0), "finite cost: 'node 0' has no usable option"),
+    (_pair(1.0, math.inf), "finite cost: some options need conversions that exclude each"),
     (Network((), {}, {"y": "NCHW"}, {}), "exclude each other"),
 ])
 def test_a_network_without_a_plan_assignment_is_named(network: Network, message: str) -> None:
