@@ -43,6 +43,8 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     """
     assigner, cheapest = chosen.assigner, chosen.assigned
     assert assigner is not None and cheapest is not None
+    if not cheapest.cost_us:
+        return chosen  # an empty batch
     programs = {MEASURED: (chosen.program, cheapest)}
     failures: dict[str, EndToEnd] = {}
     found = [cheapest]
