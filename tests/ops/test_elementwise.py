@@ -14,12 +14,12 @@ from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.ops.elementwise import PackedElementwise
 from gossamer.ops.elementwise.fused import FusedElementwise
-from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, reference
+from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, default_spec
 from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import BATCH_NORM_BITS
-from tests.ops.harness import check, op_of, run_variant
+from tests.ops.harness import check, check_every_bit, op_of, run_variant
 from tests.ops.recording import RecordingDevice
 
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
@@ -231,10 +231,8 @@ def check_packed(problem: ElementwiseProblem, device: Device, seed: int = 0) -> 
     (x,) = (rng.integers(-4, 5, spec.shape).astype(np.float32) / 2 for spec in problem.inputs)
     arrays = {name: rng.choice(np.float32([-1.5, -0.5, 0, 0.5, 1]), shape)
               for name, shape in problem.weight_shapes.items()}
-    (expected,) = reference(problem, [x], arrays)
     for variant in algorithm.variants(problem, device):
-        (result,) = run_variant(algorithm, problem, variant, device, Weights(arrays, device), [x])
-        np.testing.assert_array_equal(result, expected.astype(np.float32), str(variant))
+        check_every_bit(algorithm, problem, variant, device, arrays, [x])
 
 
 @pytest.mark.sanitize

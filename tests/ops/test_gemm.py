@@ -185,11 +185,9 @@ def test_every_form_of_pruned_weights(device: Device, epilogue: Epilogue) -> Non
     check_sparse(problem, sparse(problem, 0.3), device)
 
 
-def test_a_pruned_classifier(device: Device) -> None:
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: small shapes only")
+def test_a_pruned_classifier(quick_device: Device) -> None:
     problem = GemmProblem(1, 1000, 4096, BIAS_RELU)
-    check_sparse(problem, sparse(problem, 0.1), device)
+    check_sparse(problem, sparse(problem, 0.1), quick_device)
 
 
 def test_indices_beyond_16_bits(device: Device) -> None:

@@ -298,10 +298,10 @@ def test_no_form_spills() -> None:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name, channels, groups, kernel", REAL_LAYERS)
-def test_real_pruned_layers(compiled_device: Device, shared, name: str, channels: int,
+def test_real_pruned_layers(quick_compiled: Device, shared, name: str, channels: int,
                             groups: int, kernel: int) -> None:
-    problem, weights = real_layer(compiled_device, shared, name, channels, groups, kernel)
-    check(problem, weights, compiled_device, variants_of(problem, compiled_device)[:4])
+    problem, weights = real_layer(shared, name, channels, groups, kernel)
+    check(problem, weights, quick_compiled, variants_of(problem, quick_compiled)[:4])
     weight = weights["weight"]
     mask = weight[:len(weight) // groups].reshape(len(weight) // groups, -1) != 0
     in_order = [list(range(first, first + 4)) for first in range(0, len(mask), 4)]
