@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -126,6 +128,19 @@ def check_every_bit(algorithm: Algorithm, problem: Problem, variant: Variant, de
     for y, r in zip(results, expected, strict=True):
         np.testing.assert_array_equal(y, r.astype(np.float32),
                                       f"{variant.config_text} {variant.inputs[0]} of {problem}")
+
+
+def variants_of(algorithm: Algorithm, problem: Problem, device: Device, precision: str,
+                config: Mapping[str, object] | None = None) -> list[Variant]:
+    """Return the variants in a precision whose config has these values."""
+    return [variant for variant in algorithm.variants(problem, device)
+            if variant.precision == precision
+            and (config or {}).items() <= dict(variant.config).items()]
+
+
+def with_tile(algorithm: Algorithm, problem: Problem, device: Device, tile: object) -> Variant:
+    """Return the first variant with another tile, whether or not it is offered."""
+    return replace(next(iter(algorithm.variants(problem, device))), config=config_of(tile))
 
 
 def quick(variants: list[Variant]) -> list[Variant]:

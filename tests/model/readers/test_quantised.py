@@ -340,8 +340,6 @@ def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
 
 
 MICROSOFT = "com.microsoft"
-
-
 ARITHMETIC = "a as az b bs bz ys yz"
 
 

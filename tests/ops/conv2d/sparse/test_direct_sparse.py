@@ -137,15 +137,6 @@ def test_larger_layers(quick_device: Device, problem: Conv2dProblem) -> None:
           variants_of(problem, quick_device, SMALL)[:4])
 
 
-def test_layers_and_channels_of_zeros(device: Device) -> None:
-    problem = Conv2dProblem(2, 4, 5, 5, 6, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
-    weights = sparse(problem, 0.4)
-    weights["weight"][[0, 3, 5]] = 0
-    check(problem, weights, device, variants_of(problem, device, SMALL))
-    weights["weight"][...] = 0
-    check(problem, weights, device, variants_of(problem, device, SMALL))
-
-
 def test_weights_without_zeros_are_refused_but_computed(device: Device) -> None:
     problem = Conv2dProblem(1, 4, 6, 6, 5, (3, 3))
     dense = random_weights(problem)

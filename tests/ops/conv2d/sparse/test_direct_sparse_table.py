@@ -31,7 +31,7 @@ from tests.ops.conv2d.sparse.test_direct_sparse import (
     real_layer,
 )
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
-from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
@@ -136,16 +136,6 @@ def test_blocks_with_fewer_columns_than_sets(compiled_device: Device, columns: i
     weights = random_weights(problem)
     weights["weight"][:, columns:] = 0
     weights["weight"][3] = 0
-    check(problem, weights, compiled_device, a_few(problem, compiled_device))
-
-
-def test_channels_of_very_different_length(compiled_device: Device) -> None:
-    problem = Conv2dProblem(1, 8, 6, 6, 11, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
-    weights = sparse(problem, 0.02)
-    weights["weight"][7] = 1.5
-    weights["weight"][[0, 2, 10]] = 0
-    check(problem, weights, compiled_device, a_few(problem, compiled_device))
-    weights["weight"][...] = 0
     check(problem, weights, compiled_device, a_few(problem, compiled_device))
 
 
@@ -306,14 +296,6 @@ def test_real_pruned_layers(quick_compiled: Device, shared, name: str, channels:
     mask = weight[:len(weight) // groups].reshape(len(weight) // groups, -1) != 0
     in_order = [list(range(first, first + 4)) for first in range(0, len(mask), 4)]
     assert columns_of(mask, cluster(mask, 4)) < 0.95 * columns_of(mask, in_order)
-
-
-def test_epilogues(compiled_device: Device) -> None:
-    for index, epilogue in enumerate(EPILOGUES):
-        problem = Conv2dProblem(4, 4, 5, 5, 6, (3, 3), epilogue=epilogue)
-        variants = variants_of(problem, compiled_device)
-        check(problem, sparse(problem, 0.4), compiled_device,
-              [variants[7 * index % len(variants)]])
 
 
 def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
