@@ -12,7 +12,7 @@ from gossamer.errors import InputError, ModelError
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.prune import PrunedLayer, check_sparsity, prune
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, part, weights
 
 
 def network(**constants: np.ndarray) -> onnx.ModelProto:
@@ -194,17 +194,13 @@ def test_weights_that_others_read_are_kept() -> None:
 
 
 def test_weights_that_a_branch_or_an_output_tells_are_kept() -> None:
-    def branch(op: str) -> onnx.GraphProto:
-        node = helper.make_node(op, ["shown"] * (2 if op == "Add" else 1), ["t"])
-        return helper.make_graph([node], op, [], [
-            helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
-
     nodes = [
         helper.make_node("MatMul", ["x", "shown"], ["a"], name="branched"),
         helper.make_node("MatMul", ["a", "told"], ["b"], name="output"),
         helper.make_node("MatMul", ["b", "w"], ["y"], name="free"),
-        helper.make_node("If", ["c"], ["z"], name="choice", then_branch=branch("Add"),
-                         else_branch=branch("Neg")),
+        helper.make_node("If", ["c"], ["z"], name="choice", then_branch=part(
+            [helper.make_node("Add", ["shown", "shown"], ["t"])], [], ["t"]), else_branch=part(
+                [helper.make_node("Neg", ["shown"], ["t"])], [], ["t"])),
         helper.make_node("Identity", ["told"], ["u"]),
     ]
     proto = model(nodes, {"x": ["N", 4], "c": []}, {"y": 2, "z": 2, "u": 2},

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -311,11 +311,8 @@ def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> N
             gpu.read(target, memory, stream)
             results[index] = unpack(memory, variant.outputs[0])
 
-        threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(run, range(4)))
         assert len(results) == 4
         for index, source in enumerate(sources):
             (expected,) = op_of(problem).reference(problem, [source], weights)
