@@ -17,9 +17,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.direct_sparse_table import (
     FORMS,
     DirectSparseTable,
-    OutputPlanes,
     TableForm,
-    TableTiling,
 )
 from gossamer.ops.conv2d.sparse.formats import cluster, table
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -106,7 +104,7 @@ def test_kernel_sizes(compiled_device: Device, size: int) -> None:
 
 
 @pytest.mark.parametrize("height, width, kernel", [(7, 7, 1), (7, 7, 3), (4, 8, 1), (3, 11, 1),
-                                                   (1, 65, 1), (9, 7, 1)])
+                                                   (1, 65, 1), (9, 7, 1), (8, 8, 1)])
 def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, height: int,
                                                        width: int, kernel: int) -> None:
     """Every point is computed within the plane and stored by one work-item."""
@@ -115,19 +113,6 @@ def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, 
     assert bool(of_two) == (height * width > 32)
     if of_two:
         check(problem, sparse(problem, 0.6), compiled_device, of_two)
-
-
-def test_distances_between_points() -> None:
-    def of_plane(count: int, points: int) -> int:
-        problem = Conv2dProblem(1, 1, 1, count, 1, (1, 1))
-        x, y = (spec.with_format(layout="NCHW")
-                for spec in (problem.inputs[0], problem.outputs[0]))
-        form = TableForm(1, points, 32)
-        return TableTiling(form, OutputPlanes.of(problem, form, x, y)).distance
-
-    assert [of_plane(count, 2) for count in (31, 32, 33, 49, 64, 65)] == [0, 0, 1, 17, 32, 32]
-    assert [of_plane(count, 1) for count in (1, 31, 33)] == [32, 32, 32]
-    assert [of_plane(count, 4) for count in (127, 128)] == [0, 32]
 
 
 @pytest.mark.parametrize("columns", [1, 3, 4, 5, 9, 31, 33])
