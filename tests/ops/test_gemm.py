@@ -20,6 +20,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.harness import (
     check,
     check_variants,
@@ -144,12 +145,6 @@ def test_reasons_of_large_products(recorder: RecordingDevice, compiled_device: D
 
 def sparse_algorithm_of(device: Device) -> Algorithm:
     return SparseRows() if device.compiles else SparseGemm()
-
-
-def sparse(problem: GemmProblem, density: float) -> dict[str, np.ndarray]:
-    weights = random_weights(problem)
-    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * mask}
 
 
 def pruned(weights: dict[str, np.ndarray], problem: GemmProblem) -> GemmProblem:

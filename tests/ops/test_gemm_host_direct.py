@@ -21,7 +21,8 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.rows import HostDirectRows
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.ops.arm import OnArm
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.conv2d.sparse.sparse_weights import sparse
+from tests.ops.harness import random_inputs, run_variant
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -54,10 +55,9 @@ def test_products_of_few_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 def compare(problem: GemmProblem, density: float) -> None:
     """Compares the outputs of all variants with the reference."""
-    weights = random_weights(problem)
-    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
-    weights["weight"] *= mask
-    problem = replace(problem, weights_info=WeightsInfo(float(mask.mean()), "a pattern"))
+    weights = sparse(problem, density)
+    nonzero = weights["weight"] != 0
+    problem = replace(problem, weights_info=WeightsInfo(float(nonzero.mean()), "a pattern"))
     inputs = random_inputs(problem)
     (expected,) = OP.reference(problem, inputs, weights)
     # the bound of the error of a sum grows with the sizes of its terms
