@@ -7,16 +7,14 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, part, weights
 
 
 def bytes_of(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str],
              kind: int = TensorProto.FLOAT) -> np.ndarray:
     """Returns the model of an onnx_part node as its attribute holds it."""
-    graph = helper.make_graph(
-        nodes, "part", [helper.make_tensor_value_info(name, kind, None) for name in inputs],
-        [helper.make_tensor_value_info(name, kind, None) for name in outputs])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(part(nodes, inputs, outputs, kind=kind),
+                              opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     proto.metadata_props.add(key="nodes", value='[["Sin \'s\'", "gossamer computes no Sin"]]')
     return np.frombuffer(proto.SerializeToString(), np.uint8)
 

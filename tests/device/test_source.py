@@ -56,16 +56,15 @@ def test_headers_of_the_package_are_named_by_their_paths_in_it(planted: Path) ->
         planted, "a").text()
 
 
-def test_a_header_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    kernel = write(tmp_path, a_cl='#include "b.h"\n', b_h='\n#include "dialect/none.h"\n')
-    with pytest.raises(CompileError, match=r"b\.h, line 2: header dialect/none\.h not found in"):
-        KernelSource.of(kernel, "a").text()
-
-
-def test_a_header_is_not_included_on_a_condition(tmp_path: Path) -> None:
-    kernel = write(tmp_path, a_cl='#if A\n#endif\n#ifdef B\n#include "b.h"\n#endif\n', b_h="")
-    with pytest.raises(CompileError, match=r"a\.cl, line 4: b\.h is included between #if and"):
-        KernelSource.of(kernel, "a").text()
+@pytest.mark.parametrize(("kernel", "header", "told"), [
+    ('#include "b.h"\n', '\n#include "dialect/none.h"\n',
+     r"b\.h, line 2: header dialect/none\.h not found in"),
+    ('#if A\n#endif\n#ifdef B\n#include "b.h"\n#endif\n', "",
+     r"a\.cl, line 4: b\.h is included between #if and")], ids=["absent", "on a condition"])
+def test_headers_that_cannot_be_included_are_named(kernel: str, header: str, told: str,
+                                                   tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=told):
+        KernelSource.of(write(tmp_path, a_cl=kernel, b_h=header), "a").text()
 
 
 def test_an_error_in_a_header_is_reported_with_its_line(compiled_device: Device, planted: Path

@@ -18,7 +18,7 @@ import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
 import tests.ops.conv2d.tensor_core.test_few_channels as few
 import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
-from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.grouped.tiling import GroupedTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -26,9 +26,16 @@ from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
 from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.weights import Weights
-from tests.emulation.device import Emulate, EmulatedDevice
+from tests.emulation.device import Emulate
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
-from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
+from tests.ops.harness import (
+    check_variants,
+    random_inputs,
+    random_weights,
+    run_variant,
+    variants_of,
+    with_tile,
+)
 from tests.ops.test_channel_parts import PROBLEMS as OF_PARTS
 from tests.ops.test_channel_parts import with_parts
 
@@ -60,10 +67,9 @@ def test_implicit_gemm(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      precision: str, config: dict[str, int]) -> None:
     device = emulate(mode, schedule=2)
     layout = "NCHW" if problem is mma.STEM else "NHWC"
-    mma.check(problem, device, [
-        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
-        if variant.precision == precision and variant.inputs[0].layout == layout
-        and config.items() <= dict(variant.config).items()][:1])
+    mma.check(problem, device, [variant for variant in variants_of(
+        mma.algorithm_of(problem, device), problem, device, precision, config)
+        if variant.inputs[0].layout == layout][:1])
 
 
 def test_work_groups_take_several_tiles(emulate: Emulate) -> None:
@@ -82,20 +88,22 @@ def test_work_groups_take_several_tiles(emulate: Emulate) -> None:
 def test_warpgroups_multiply_what_other_warps_copy(
         emulate: Emulate, mode: str, problem: Conv2dProblem, precision: str, cluster: int) -> None:
     device = emulate(mode, schedule=2, wgmma=True)
-    mma.check(problem, device, [
-        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
-        if variant["wgmma"] and variant.precision == precision
-        and variant["cluster"] == cluster][:1])
+    mma.check(problem, device, variants_of(mma.algorithm_of(problem, device), problem, device,
+                                           precision, {"wgmma": 1, "cluster": cluster})[:1])
 
 
-@pytest.mark.parametrize("name", ["1x1 of fours", "1x1 of pairs", "odd channels"])
-@pytest.mark.parametrize("precision", ["tf32", "fp16"])
-def test_implicit_gemm_works_on_parts_of_larger_tensors(emulate: Emulate, name: str,
-                                                     precision: str) -> None:
-    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
-    assert isinstance(problem, Conv2dProblem)
-    algorithm = mma.algorithm_of(problem, device)
-    variant = next(variant for variant in algorithm.variants_in(problem, device, (precision,))
+@pytest.mark.parametrize("algorithm, problem, precision", [
+    *((None, OF_PARTS[name], precision) for name in (
+        "1x1 of fours", "1x1 of pairs", "odd channels") for precision in ("tf32", "fp16")),
+    *((depthwise.ALGORITHM, OF_PARTS[name], precision) for name in (
+        "depthwise", "depthwise of fours", "depthwise of pairs") for precision in ("fp32", "fp16")),
+    (grouped.ALGORITHM, grouped.PROBLEMS["fours"], "tf32"),
+    (grouped.ALGORITHM, grouped.PROBLEMS["fours"], "fp16")])
+def test_parts_of_larger_tensors(emulate: Emulate, algorithm: Algorithm | None,
+                                 problem: Conv2dProblem, precision: str) -> None:
+    device = emulate("bounds", schedule=1)
+    algorithm = algorithm or mma.algorithm_of(problem, device)
+    variant = next(variant for variant in variants_of(algorithm, problem, device, precision)
                    if variant.inputs[0].layout == "NHWC")
     check_variants(algorithm, problem, device, list(with_parts(algorithm, problem, variant)))
 
@@ -138,12 +146,6 @@ def test_what_is_off_the_window_of_few_channels_counts_for_nothing(emulate: Emul
     assert not np.isfinite(actual[0, :, 0, 0]).any()
 
 
-def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
-    """Return the emulated device, with multiplications by wgmma and few multiprocessors, so that
-    work-groups take several tiles."""
-    return emulate(mode, schedule=2, wgmma=True, compute_units=units)
-
-
 @pytest.mark.parametrize("mode, name, units, tile", [
     ("bounds", "same", 2, ShiftedTile(64, 1, 2, 64, 2, 3)),
     ("bounds", "slices", 2, ShiftedTile(64, 1, 1, 48, 2, 3)),
@@ -165,10 +167,10 @@ def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
 ])
 def test_shifted_gemm(emulate: Emulate, mode: str, name: str, units: int,
                                      tile: ShiftedTile) -> None:
-    device = device_of(emulate, mode, units)
+    # with few multiprocessors a work-group takes several tiles
+    device = emulate(mode, schedule=2, wgmma=True, compute_units=units)
     problem = shifted.PROBLEMS[name]
-    variant = next(iter(shifted.ALGORITHM.variants(problem, device)))
-    shifted.check(problem, device, [replace(variant, config=config_of(tile))])
+    shifted.check(problem, device, [with_tile(shifted.ALGORITHM, problem, device, tile)])
 
 
 @pytest.mark.parametrize("mode, name, units, tile, pattern", [
@@ -191,10 +193,10 @@ def test_shifted_gemm(emulate: Emulate, mode: str, name: str, units: int,
 ])
 def test_shifted_sparse(emulate: Emulate, mode: str, name: str, units: int,
                                      tile: SparseTile, pattern: str) -> None:
-    device = device_of(emulate, mode, units)
+    device = emulate(mode, schedule=2, wgmma=True, compute_units=units)
     problem = shifted_sparse.PROBLEMS[name]
-    variant = next(iter(shifted_sparse.ALGORITHM.variants(problem, device)))
-    shifted_sparse.check(problem, device, [replace(variant, config=config_of(tile))], pattern)
+    shifted_sparse.check(problem, device, [
+        with_tile(shifted_sparse.ALGORITHM, problem, device, tile)], pattern)
 
 
 @pytest.mark.parametrize("mode, name, precision", [
@@ -207,19 +209,8 @@ def test_shifted_sparse(emulate: Emulate, mode: str, name: str, units: int,
 def test_depthwise_tiled(emulate: Emulate, mode: str, name: str,
                                      precision: str) -> None:
     device, problem = emulate(mode, schedule=1), depthwise.PROBLEMS[name]
-    variants = [variant for variant in depthwise.ALGORITHM.variants(problem, device)
-                if variant.precision == precision]
+    variants = variants_of(depthwise.ALGORITHM, problem, device, precision)
     check_variants(depthwise.ALGORITHM, problem, device, [variants[0], variants[-1]])
-
-
-@pytest.mark.parametrize("name", ["depthwise", "depthwise of fours", "depthwise of pairs"])
-def test_depthwise_tiled_works_on_parts_of_larger_tensors(emulate: Emulate, name: str) -> None:
-    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
-    assert isinstance(problem, Conv2dProblem)
-    for precision in ("fp32", "fp16"):
-        variant = next(iter(depthwise.ALGORITHM.variants_in(problem, device, (precision,))))
-        check_variants(depthwise.ALGORITHM, problem, device,
-                       list(with_parts(depthwise.ALGORITHM, problem, variant)))
 
 
 @pytest.mark.parametrize("mode, name, precision, tile", [
@@ -241,7 +232,7 @@ def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
                      tile: GroupedTile) -> None:
     # with one multiprocessor a work-group takes several tiles
     device, problem = emulate(mode, schedule=2, compute_units=1), grouped.PROBLEMS[name]
-    first = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
+    first = variants_of(grouped.ALGORITHM, problem, device, precision)[0]
     check_variants(grouped.ALGORITHM, problem, device, [replace(first, config=config_of(tile))])
 
 
@@ -254,14 +245,6 @@ def test_an_infinity_stays_within_the_channels_that_share_a_product(emulate: Emu
                        Weights(random_weights(problem), device, "the test"), [x, *residual])
     assert np.isfinite(y[:, 16:]).all()
     assert not np.isfinite(y[:, :4, 3:6, 3:6]).all()
-
-
-@pytest.mark.parametrize("precision", ["tf32", "fp16"])
-def test_grouped_mma_works_on_parts_of_larger_tensors(emulate: Emulate, precision: str) -> None:
-    device, problem = emulate("bounds", schedule=1), grouped.PROBLEMS["fours"]
-    variant = next(iter(grouped.ALGORITHM.variants_in(problem, device, (precision,))))
-    check_variants(grouped.ALGORITHM, problem, device,
-                   list(with_parts(grouped.ALGORITHM, problem, variant)))
 
 
 BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
@@ -286,6 +269,5 @@ MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
 def test_direct_sparse_pixels(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      precision: str, config: dict[str, int]) -> None:
     device = emulate(mode, schedule=2)
-    sparse_pixels.check(problem, device, [
-        variant for variant in DirectSparsePixels().variants(problem, device)
-        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
+    sparse_pixels.check(problem, device, variants_of(
+        DirectSparsePixels(), problem, device, precision, config)[:1])

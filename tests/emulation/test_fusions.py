@@ -108,8 +108,7 @@ def test_a_nan_in_a_block_stays_a_nan(emulate: Emulate, precision: str) -> None:
     ("bounds", "unused", "fp16"), ("plain", "unused", "fp32"), ("bounds", "large", "fp32")])
 def test_channel_attention(emulate: Emulate, mode: str, name: str, precision: str) -> None:
     device, problem = emulate(mode, schedule=1), attention.PROBLEMS[name]
-    variants = [variant for variant in attention.ALGORITHM.variants(problem, device)
-                if variant.precision == precision]
+    variants = harness.variants_of(attention.ALGORITHM, problem, device, precision)
     attention.check(problem, device, variants if mode == "plain" else [variants[0], variants[-1]])
 
 
@@ -120,8 +119,7 @@ def test_channel_attention(emulate: Emulate, mode: str, name: str, precision: st
     ("bounds", "unused channels", "fp16"), ("plain", "unused channels", "fp32")])
 def test_pointwise_mean(emulate: Emulate, mode: str, name: str, precision: str) -> None:
     device, problem = emulate(mode, schedule=1), means.PROBLEMS[name]
-    variants = [variant for variant in means.ALGORITHM.variants(problem, device)
-                if variant.precision == precision]
+    variants = harness.variants_of(means.ALGORITHM, problem, device, precision)
     means.check(problem, device, [variants[0], variants[-1]] if mode == "plain" else variants[:1])
 
 
@@ -141,7 +139,7 @@ def test_pointwise_pair(emulate: Emulate, mode: str, name: str, units: int,
     device = emulate(mode, schedule=2, wgmma=True, compute_units=units)
     problem = pairs.PROBLEMS[name]
     assert pairs.ALGORITHM.supports(problem, device) is None
-    pairs.check(problem, device, [pairs.variant_of(problem, tile, device)])
+    pairs.check(problem, device, [harness.with_tile(pairs.ALGORITHM, problem, device, tile)])
 
 
 @pytest.mark.parametrize("mode, name, tile", [
@@ -170,8 +168,8 @@ def test_pointwise_pair(emulate: Emulate, mode: str, name: str, units: int,
     ("races", "bytes", PoolTile(2, 32, 0)),
 ])
 def test_convolution_pool(emulate: Emulate, mode: str, name: str, tile: PoolTile) -> None:
-    device = emulate(mode, schedule=2)
-    pools.check(pools.ALL[name], device, [pools.variant_of(pools.ALL[name], tile, device)])
+    device, problem = emulate(mode, schedule=2), pools.ALL[name]
+    pools.check(problem, device, [harness.with_tile(pools.ALGORITHM, problem, device, tile)])
 
 
 @pytest.mark.parametrize("wgmma", [0, 1])

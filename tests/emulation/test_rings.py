@@ -17,7 +17,6 @@ from gossamer.device.source import KernelSource
 from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.tensor_core.tiles import WgmmaTile
-from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
 from gossamer.ops.fused.pointwise_pair import PairTile
@@ -25,6 +24,7 @@ from tests.emulation import test_signs as signs
 from tests.emulation.device import Emulate, EmulatedDevice, KernelFault
 from tests.ops.conv2d.binary.signs import BATCH_NORM_BITS
 from tests.ops.fused import test_pointwise_pair as pairs
+from tests.ops.harness import variants_of, with_tile
 
 _ROWS = 8
 _CONSUMERS = 2
@@ -76,27 +76,24 @@ def test_a_fault_of_a_ring_is_reported(emulate: Emulate, fault: str) -> None:
 
 def _implicit_gemm(device: EmulatedDevice) -> None:
     problem = mma.DEEP
-    mma.check(problem, device, [
-        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
-        if variant["wgmma"] and variant.precision == "fp16" and variant["cluster"] == 1][:1])
+    mma.check(problem, device, variants_of(mma.algorithm_of(problem, device), problem, device,
+                                           "fp16", {"wgmma": 1, "cluster": 1})[:1])
 
 
 def _shifted_gemm(device: EmulatedDevice) -> None:
-    variant = next(iter(shifted.ALGORITHM.variants(shifted.DEEP, device)))
-    tile = ShiftedTile(128, 2, 1, 64, 2, 4)
-    shifted.check(shifted.DEEP, device, [replace(variant, config=config_of(tile))])
+    shifted.check(shifted.DEEP, device, [with_tile(
+        shifted.ALGORITHM, shifted.DEEP, device, ShiftedTile(128, 2, 1, 64, 2, 4))])
 
 
 def _shifted_sparse(device: EmulatedDevice) -> None:
     problem = shifted_sparse.PROBLEMS["same"]
-    variant = next(iter(shifted_sparse.ALGORITHM.variants(problem, device)))
-    tile = SparseTile(64, 1, 2, 2, 3)
-    shifted_sparse.check(problem, device, [replace(variant, config=config_of(tile))], "2:4")
+    shifted_sparse.check(problem, device, [with_tile(
+        shifted_sparse.ALGORITHM, problem, device, SparseTile(64, 1, 2, 2, 3))], "2:4")
 
 
 def _pointwise_pair(device: EmulatedDevice) -> None:
     problem = pairs.PROBLEMS["resnet"]
-    pairs.check(problem, device, [pairs.variant_of(problem, PairTile(1, 2, 2), device)])
+    pairs.check(problem, device, [with_tile(pairs.ALGORITHM, problem, device, PairTile(1, 2, 2))])
 
 
 def _bits_wgmma(device: EmulatedDevice) -> None:

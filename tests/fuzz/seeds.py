@@ -24,7 +24,7 @@ from gossamer.train import MLP
 from gossamer_bench import row_files
 from tests.bench.verb import HEADING, LINES, row
 from tests.model import torch_files
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, part, weights
 from tests.model.readers.darknet.interpreter import random_weights
 from tests.model.readers.darknet.networks import conv, head, net, section
 from tests.model.readers.darknet.test_reader import images_for
@@ -122,10 +122,6 @@ def _indexing() -> onnx.ModelProto:
     """Returns a network of operators that become others, and of what follows from shapes."""
     node = helper.make_node
 
-    def branch(name: str, op: str) -> onnx.GraphProto:
-        return helper.make_graph([node(op, ["wide"], [name], name)], name, [],
-                                 [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
-
     return model(
         [node("Tile", ["x", "repeats"], ["tiled"], "tile"),
          node("Trilu", ["tiled", "one"], ["upper"], "trilu", upper=1),
@@ -140,8 +136,9 @@ def _indexing() -> onnx.ModelProto:
          node("Shape", ["wide"], ["shape"], "shape", start=1),
          node("ReduceProd", ["shape"], ["count"], "count", keepdims=0),
          node("Equal", ["count", "expected"], ["same"], "same"),
-         node("If", ["same"], ["branched"], "if", then_branch=branch("then", "Relu"),
-              else_branch=branch("else", "Neg")),
+         node("If", ["same"], ["branched"], "if",
+              then_branch=part([node("Relu", ["wide"], ["then"], "then")], [], ["then"]),
+              else_branch=part([node("Neg", ["wide"], ["else"], "else")], [], ["else"])),
          node("ReduceLogSumExp", ["branched", "axes"], ["log"], "log", keepdims=0),
          node("TopK", ["log", "k"], ["y", "order"], "top", axis=1),
          node("ArgMin", ["rest"], ["least"], "least", axis=3, keepdims=0)],

@@ -47,6 +47,17 @@ def weights(*shape: int, seed: int = 7) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def part(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str],
+         constants: Mapping[str, np.ndarray] | None = None,
+         kind: int = TensorProto.FLOAT) -> onnx.GraphProto:
+    """Returns a graph of values of unknown shapes, such as a branch."""
+    return helper.make_graph(
+        list(nodes), "part",
+        *([helper.make_tensor_value_info(name, kind, None) for name in names]
+          for names in (inputs, outputs)),
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()])
+
+
 def model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int | str]],

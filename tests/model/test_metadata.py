@@ -41,6 +41,13 @@ def network(metadata: ModelMetadata) -> Graph:
     return build.finish()
 
 
+def metadata_with(metadata: ModelMetadata, key: str, value: str) -> ModelMetadata:
+    """Returns what is read of an ONNX model that has metadata and a property besides."""
+    model = to_onnx(network(metadata))
+    model.metadata_props.add(key=key, value=value)
+    return gossamer.load(model).metadata
+
+
 @pytest.mark.parametrize("metadata", [
     ModelMetadata(), FULL, *(ModelMetadata(preprocessing=preset) for preset in PRESETS.values())])
 def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Path) -> None:
@@ -83,11 +90,9 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     ("names", "{0: 'c', 1: 'd'}"),
     ("preprocessing", f'{{"mean": [{HUGE}]}}'), ("preprocessing", f'{{"scale": {HUGE}}}')],
     ids=lambda text: text[:20])
-def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: Path) -> None:
-    model = to_onnx(network(ModelMetadata(("a", "b"))))
-    model.metadata_props.add(key=key, value=value)
-    onnx.save(model, tmp_path / "net.onnx")
-    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("a", "b"))
+def test_metadata_of_other_programs_is_ignored(key: str, value: str) -> None:
+    metadata = ModelMetadata(("a", "b"))
+    assert metadata_with(metadata, key, value) == metadata
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [
@@ -97,9 +102,5 @@ def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: P
     ("detector", '{"heads": [{"kind": "yolov8"}], "classes": 3}',
      ModelMetadata(detector=DetectorMetadata((DetectionHead("yolov8"),), 3)))],
     ids=["NaN", "huge", "truth value", "text", "names of other exporters", "only the necessary"])
-def test_what_is_taken_of_other_metadata(key: str, value: str, expected: ModelMetadata,
-                                         tmp_path: Path) -> None:
-    model = to_onnx(network(ModelMetadata()))
-    model.metadata_props.add(key=key, value=value)
-    onnx.save(model, tmp_path / "net.onnx")
-    assert gossamer.load(tmp_path / "net.onnx").metadata == expected
+def test_what_is_taken_of_other_metadata(key: str, value: str, expected: ModelMetadata) -> None:
+    assert metadata_with(ModelMetadata(), key, value) == expected

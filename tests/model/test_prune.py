@@ -12,7 +12,7 @@ from gossamer.errors import InputError, ModelError
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.prune import PrunedLayer, check_sparsity, prune
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, part, weights
 
 
 def network(**constants: np.ndarray) -> onnx.ModelProto:
@@ -41,15 +41,20 @@ def by_name(layers: list[PrunedLayer]) -> dict[str, PrunedLayer]:
     return {layer.name: layer for layer in layers}
 
 
+def pruned(proto: onnx.ModelProto, *arguments: Any, **options: Any) -> tuple[
+        dict[str, np.ndarray], dict[str, PrunedLayer], dict[str, np.ndarray]]:
+    """Returns the weights of a network, its layers by their names, and the pruned weights."""
+    before = arrays_of(proto)
+    layers = by_name(prune(proto, *arguments, **options))
+    return before, layers, arrays_of(proto)
+
+
 @pytest.mark.parametrize("sparsity", [0.0, 0.1, 0.5, 0.9, 0.985])
 @pytest.mark.parametrize("scope", ["global", "layer"])
 def test_exactly_the_smallest_weights_go(sparsity: float, scope: str) -> None:
-    proto = network()
-    before = arrays_of(proto)
-    layers = by_name(prune(proto, sparsity, scope=scope))
-    after = arrays_of(proto)
-    pruned = ["w1", "w2", "v"]
-    groups = [pruned] if scope == "global" else [[name] for name in pruned]
+    before, layers, after = pruned(network(), sparsity, scope=scope)
+    changed = ["w1", "w2", "v"]
+    groups = [changed] if scope == "global" else [[name] for name in changed]
     for names in groups:
         old, new = (np.concatenate([arrays[name].reshape(-1) for name in names])
                     for arrays in (before, after))
@@ -58,7 +63,7 @@ def test_exactly_the_smallest_weights_go(sparsity: float, scope: str) -> None:
         np.testing.assert_array_equal(new[~zero], old[~zero])
         if zero.any():
             assert np.abs(old[zero]).max() < np.abs(old[~zero]).min()
-    for name in set(before) - set(pruned):
+    for name in set(before) - set(changed):
         np.testing.assert_array_equal(after[name], before[name])
     assert {name: layer.after for name, layer in layers.items()} == {
         name: np.count_nonzero(after[layer.weight]) for name, layer in layers.items()}
@@ -88,9 +93,7 @@ def test_order_names_and_depthwise() -> None:
 def test_ties_go_in_the_order_of_the_file() -> None:
     ones = {"w1": np.ones((8, 3, 3, 3), np.float32), "w2": -np.ones((10, 8, 1, 1), np.float32),
             "v": np.ones((10, 5), np.float32)}
-    proto = network(**ones)
-    prune(proto, 0.75)  # 259.5 of 346: 216 of the first, then 44
-    after = arrays_of(proto)
+    _, _, after = pruned(network(**ones), 0.75)  # 259.5 of 346: 216 of the first, then 44
     assert (after["w1"] == 0).all() and (after["v"] == 1).all()
     np.testing.assert_array_equal(np.flatnonzero(after["w2"]), np.arange(44, 80))
 
@@ -191,17 +194,13 @@ def test_weights_that_others_read_are_kept() -> None:
 
 
 def test_weights_that_a_branch_or_an_output_tells_are_kept() -> None:
-    def branch(op: str) -> onnx.GraphProto:
-        node = helper.make_node(op, ["shown"] * (2 if op == "Add" else 1), ["t"])
-        return helper.make_graph([node], op, [], [
-            helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
-
     nodes = [
         helper.make_node("MatMul", ["x", "shown"], ["a"], name="branched"),
         helper.make_node("MatMul", ["a", "told"], ["b"], name="output"),
         helper.make_node("MatMul", ["b", "w"], ["y"], name="free"),
-        helper.make_node("If", ["c"], ["z"], name="choice", then_branch=branch("Add"),
-                         else_branch=branch("Neg")),
+        helper.make_node("If", ["c"], ["z"], name="choice", then_branch=part(
+            [helper.make_node("Add", ["shown", "shown"], ["t"])], [], ["t"]), else_branch=part(
+                [helper.make_node("Neg", ["shown"], ["t"])], [], ["t"])),
         helper.make_node("Identity", ["told"], ["u"]),
     ]
     proto = model(nodes, {"x": ["N", 4], "c": []}, {"y": 2, "z": 2, "u": 2},
@@ -376,10 +375,7 @@ def test_a_real_network(shared_model, tmp_path: Path) -> None:
 
 
 def test_two_of_every_four_input_channels() -> None:
-    proto = network()
-    before = arrays_of(proto)
-    layers = by_name(prune(proto, pattern="2:4"))
-    after = arrays_of(proto)
+    before, layers, after = pruned(network(), pattern="2:4")
     fours = np.moveaxis(after["w2"], 1, -1).reshape(-1, 4)
     originals = np.moveaxis(before["w2"], 1, -1).reshape(-1, 4)
     assert ((fours != 0).sum(axis=1) == 2).all()
@@ -396,17 +392,13 @@ def test_fours_lie_along_the_sums_of_products(op: str, transposed: int, axis: in
     attributes = {"transB": transposed} if op == "Gemm" else {}
     node = helper.make_node(op, ["x", "w"], ["y"], **attributes)
     proto = model([node], {"x": ["N", 8]}, {"y": 2}, {"w": stored})
-    prune(proto, pattern="2:4")
-    pruned = arrays_of(proto)["w"]
-    fours = np.moveaxis(pruned, axis, -1).reshape(-1, 4)
+    _, _, after = pruned(proto, pattern="2:4")
+    fours = np.moveaxis(after["w"], axis, -1).reshape(-1, 4)
     assert ((fours != 0).sum(axis=1) == 2).all()
 
 
 def test_whole_channels() -> None:
-    proto = network()
-    before = arrays_of(proto)
-    layers = by_name(prune(proto, 0.25, pattern="channels"))
-    after = arrays_of(proto)
+    before, layers, after = pruned(network(), 0.25, pattern="channels")
     norms = np.square(before["w1"].astype(np.float64)).sum(axis=(1, 2, 3))
     gone = np.flatnonzero(~after["w1"].any(axis=(1, 2, 3)))
     assert sorted(gone) == sorted(np.argsort(norms)[:2])
@@ -423,20 +415,16 @@ def test_whole_channels() -> None:
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_norms_of_channels_that_are_tiny_or_huge(scale: float) -> None:
     stored = (weights(8, 3, 3, 3) * scale).astype(np.float32)
-    proto = network(w1=stored)
-    prune(proto, 0.5, pattern="channels")
+    _, _, after = pruned(network(w1=stored), 0.5, pattern="channels")
     norms = np.square(stored.astype(np.float64) / scale).sum(axis=(1, 2, 3))
-    gone = np.flatnonzero(~arrays_of(proto)["w1"].any(axis=(1, 2, 3)))
+    gone = np.flatnonzero(~after["w1"].any(axis=(1, 2, 3)))
     assert sorted(gone) == sorted(np.argsort(norms)[:4])
 
 
 @pytest.mark.parametrize("pattern, sparsity", [("unstructured", 0.5), ("2:4", None),
                                                ("channels", 0.5)])
 def test_layers_that_are_named_to_be_kept(pattern: str, sparsity: float | None) -> None:
-    proto = network()
-    before = arrays_of(proto)
-    layers = by_name(prune(proto, sparsity, pattern=pattern, keep=["point", "w1"]))
-    after = arrays_of(proto)
+    before, layers, after = pruned(network(), sparsity, pattern=pattern, keep=["point", "w1"])
     assert layers["point"].kept == layers["Conv_a"].kept == "named to be kept"
     for name in ("w1", "w2"):
         np.testing.assert_array_equal(after[name], before[name])

@@ -17,6 +17,8 @@ from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.ops import generated
 
+OnArm = Callable[..., None]
+"""What the fixture `on_arm` is: called with modules, it has their code made for Arm."""
 ARM = native.Processor("generic", "+neon", 4, 32)
 _COMPILER, _EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 _RUN_JOB = Path(__file__).with_name("run_job.c")

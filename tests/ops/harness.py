@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -99,19 +101,46 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
 
 
 def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
-                   variants: Sequence[Variant], weights: Mapping[str, np.ndarray] | None = None,
+                   variants: Sequence[Variant] | None = None,
+                   weights: Mapping[str, np.ndarray] | None = None,
                    inputs: Sequence[np.ndarray] | None = None, *, supported: bool = True) -> None:
     """Compare variants of one algorithm, at least one, as `check` does.
 
-    weights, inputs: random ones where there are none. supported: False where the algorithm also
-    runs what it does not support, as it would be slow there.
+    variants: all of the algorithm's where there are none. weights, inputs: random ones where there
+    are none. supported: False where the algorithm also runs what it does not support, as it would
+    be slow there.
     """
+    if variants is None:
+        variants = list(algorithm.variants(problem, device))
     assert variants
     if supported:
         assert algorithm.supports(problem, device) is None
     _compare_variants(algorithm, device, variants, _References(
         problem, random_inputs(problem) if inputs is None else inputs,
         random_weights(problem) if weights is None else weights))
+
+
+def check_every_bit(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
+                    weights: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]) -> None:
+    """Fails unless the results of a variant equal those of the reference, every bit."""
+    results = run_variant(algorithm, problem, variant, device, Weights(weights, device), inputs)
+    expected = op_of(problem).reference(problem, inputs, weights)
+    for y, r in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(y, r.astype(np.float32),
+                                      f"{variant.config_text} {variant.inputs[0]} of {problem}")
+
+
+def variants_of(algorithm: Algorithm, problem: Problem, device: Device, precision: str,
+                config: Mapping[str, object] | None = None) -> list[Variant]:
+    """Return the variants in a precision whose config has these values."""
+    return [variant for variant in algorithm.variants(problem, device)
+            if variant.precision == precision
+            and (config or {}).items() <= dict(variant.config).items()]
+
+
+def with_tile(algorithm: Algorithm, problem: Problem, device: Device, tile: object) -> Variant:
+    """Return the first variant with another tile, whether or not it is offered."""
+    return replace(next(iter(algorithm.variants(problem, device))), config=config_of(tile))
 
 
 def quick(variants: list[Variant]) -> list[Variant]:

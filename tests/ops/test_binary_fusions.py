@@ -30,9 +30,8 @@ from gossamer.ops.fused.binary import (
     HostPopcountFusion,
     PopcountFusion,
 )
-from gossamer.ops.fused.problem import FusionProblem, entry, reference
+from gossamer.ops.fused.problem import FusionProblem, entry
 from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec
 from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (
@@ -43,7 +42,7 @@ from tests.ops.conv2d.binary.signs import (
     SCALED,
     weights_of,
 )
-from tests.ops.harness import run_variant
+from tests.ops.harness import check_every_bit
 from tests.ops.recording import RecordingDevice
 
 PLAIN = Epilogue()
@@ -114,10 +113,7 @@ def check_variant(algorithm: BinaryFusion, problem: FusionProblem, variant: Vari
         if name not in arrays:
             arrays[name] = rng.choice(np.float32([-6, -0.5, 0, 1, 7]), shape)
     inputs = problem.example_inputs(rng)
-    results = run_variant(algorithm, problem, variant, device, Weights(arrays, device), inputs)
-    for result, expected in zip(results, reference(problem, inputs, arrays), strict=True):
-        np.testing.assert_array_equal(result, expected.astype(np.float32),
-                                      f"{variant.config_text} {variant.inputs[0]} of {problem}")
+    check_every_bit(algorithm, problem, variant, device, arrays, inputs)
 
 
 @pytest.mark.slow
@@ -133,11 +129,9 @@ def test_every_bit_of_any_fusion(algorithm: BinaryFusion, problem: FusionProblem
 
 @given(problem=fusions(), choice=st.integers(0, 83), seed=st.integers(0, 99))
 @settings(max_examples=10)
-def test_every_bit_of_any_fusion_on_a_device(compiled_device: Device, problem: FusionProblem,
+def test_every_bit_of_any_fusion_on_a_device(quick_compiled: Device, problem: FusionProblem,
                                              choice: int, seed: int) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: it runs the forms below")
-    check_exact(PopcountFusion(), problem, compiled_device, choice, seed)
+    check_exact(PopcountFusion(), problem, quick_compiled, choice, seed)
 
 
 @pytest.mark.sanitize

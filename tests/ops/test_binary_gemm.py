@@ -17,8 +17,8 @@ from gossamer.ops.gemm.binary import (
     HostPopcountGemm,
     PopcountGemm,
 )
-from gossamer.ops.gemm.problem import GemmProblem, reference
-from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import WeightsInfo
 from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (
     BATCH_NORM_BITS,
@@ -27,7 +27,7 @@ from tests.ops.conv2d.binary.signs import (
     RESIDUAL,
     SCALED,
 )
-from tests.ops.harness import run_variant
+from tests.ops.harness import check_every_bit
 
 
 def check_exact(algorithm: Algorithm, problem: GemmProblem, device: Device, choice: int,
@@ -47,8 +47,7 @@ def check_variant(algorithm: Algorithm, problem: GemmProblem, variant: Variant, 
     arrays["weight"] = (rng.choice([-1, 1], (problem.columns, problem.depth)) * rng.choice(
         [0.25, 1.0, 2.0], (problem.columns, 1))).astype(np.float32)
     inputs = problem.example_inputs(rng)
-    (result,) = run_variant(algorithm, problem, variant, device, Weights(arrays, device), inputs)
-    np.testing.assert_array_equal(result, reference(problem, inputs, arrays)[0].astype(np.float32))
+    check_every_bit(algorithm, problem, variant, device, arrays, inputs)
 
 
 @st.composite

@@ -58,8 +58,8 @@ def test_changes_of_precision(device: Device, source: str, dtypes: tuple[str, st
 @st.composite
 def packings(draw: st.DrawFn) -> CopyProblem:
     """Conversions into, out of and between packed formats, with paddings."""
-    shape = (draw(st.integers(0, 2)), draw(st.integers(1, 70)), *draw(
-        st.tuples(st.integers(1, 4), st.integers(1, 4))))
+    shape = (draw(st.integers(0, 3)), draw(st.integers(1, 100)), *draw(
+        st.tuples(st.integers(1, 7), st.integers(1, 11))))
     dtype = draw(st.sampled_from(list(PACKED_DTYPES)))
     border = st.tuples(*[st.integers(0, 2)] * 4)
 
@@ -77,20 +77,9 @@ def packings(draw: st.DrawFn) -> CopyProblem:
 
 
 @given(problem=packings())
-@settings(max_examples=40)
+@settings(max_examples=80)
 def test_packed_values(device: Device, problem: CopyProblem) -> None:
     check(problem, device)
-
-
-@pytest.mark.parametrize("packed", PACKED_LAYOUTS)
-@pytest.mark.parametrize("dtype", PACKED_DTYPES)
-def test_packed_and_back(device: Device, packed: str, dtype: str) -> None:
-    for shape in [(2, 33, 3, 2)] if is_slow(device) else [(2, 96, 7, 11), (3, 33, 5, 3)]:
-        words = TensorSpec(shape, Format(packed, dtype))
-        for format_ in [*map(Format, AXES), Format("NHWC", "float16")]:
-            floats = TensorSpec(shape, format_)
-            check(convert(floats, words, (FACTS[dtype],)), device)
-            check(convert(words, floats, (FACTS[dtype],)), device)
 
 
 @pytest.mark.parametrize("packed", PACKED_LAYOUTS)
@@ -101,15 +90,6 @@ def test_packed_matrices(device: Device, packed: str) -> None:
             check(convert(floats, trits, (TERNARY,)), device)
             check(convert(bits, floats, (PLUS_MINUS_ONE,)), device)
         check(convert(bits, trits, (PLUS_MINUS_ONE,)), device)
-
-
-def test_every_pair_of_packed_formats(device: Device) -> None:
-    formats = [Format(layout, dtype) for layout in PACKED_LAYOUTS for dtype in PACKED_DTYPES]
-    for source in formats:
-        for target in formats:
-            if source != target:
-                check(convert(TensorSpec((1, 67, 2, 3), source), TensorSpec((1, 67, 2, 3), target),
-                              (PLUS_MINUS_ONE,)), device)
 
 
 @pytest.mark.parametrize(("facts", "fits"), [
@@ -229,24 +209,27 @@ def test_packing_does_nothing_else(recorder: RecordingDevice) -> None:
                                                          recorder)
 
 
-@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())
-@settings(max_examples=20)
-def test_transpose(device: Device, shape: list[int], data: st.DataObject) -> None:
+dtypes = st.sampled_from(["float32", "int64", "bool", "uint8"])
+
+
+@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data(), dtype=dtypes)
+@settings(max_examples=30)
+def test_transpose(device: Device, shape: list[int], data: st.DataObject, dtype: str) -> None:
     permutation = data.draw(st.permutations(range(len(shape))))
-    problem = transpose(default_spec(tuple(shape)), permutation)
+    problem = transpose(default_spec(tuple(shape), dtype), permutation)
     check(problem, device)
     x = random_inputs(problem)[0]
     np.testing.assert_array_equal(_reference(problem, x), x.transpose(permutation))
 
 
-@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=20)
-def test_slice(device: Device, shape: list[int], data: st.DataObject) -> None:
+@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data(), dtype=dtypes)
+@settings(max_examples=30)
+def test_slice(device: Device, shape: list[int], data: st.DataObject, dtype: str) -> None:
     starts = data.draw(st.lists(st.integers(-12, 12), min_size=len(shape), max_size=len(shape)))
     ends = data.draw(st.lists(st.integers(-12, 12), min_size=len(shape), max_size=len(shape)))
     steps = data.draw(st.lists(st.sampled_from([-3, -1, 1, 2]),
                                min_size=len(shape), max_size=len(shape)))
-    problem = slice_(default_spec(tuple(shape)), starts, ends, range(len(shape)), steps)
+    problem = slice_(default_spec(tuple(shape), dtype), starts, ends, range(len(shape)), steps)
     check(problem, device)
 
 
@@ -260,14 +243,6 @@ def test_slice_means_what_numpy_means(bounds, expected) -> None:
     x = np.arange(210, dtype=np.float32).reshape(5, 6, 7)
     np.testing.assert_array_equal(_reference(slice_(default_spec(x.shape), *bounds), x),
                                   x[expected])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "uint8"])
-def test_every_element_size(device: Device, dtype: str) -> None:
-    spec = default_spec((3, 10, 12), dtype)
-    check(transpose(spec, (0, 2, 1)), device)
-    check(transpose(spec, (1, 0, 2)), device)
-    check(slice_(spec, [1], [6], [2]), device)
 
 
 def test_split_and_expand(device: Device) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,11 +11,10 @@ from gossamer.device.host import HostDevice
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.elementwise import host_direct
 from gossamer.ops.elementwise.host_direct import HostDirectElementwise
-from gossamer.ops.elementwise.problem import ElementwiseProblem, reference
-from gossamer.ops.weights import Weights
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.tensor import default_spec
-from tests.ops.arm import run_on_arm
-from tests.ops.harness import run_variant
+from tests.ops.arm import OnArm
+from tests.ops.harness import check_every_bit
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -32,10 +29,9 @@ def test_any_tensor(expression: Expression, shape: tuple[int, ...]) -> None:
     compare(expression, shape)
 
 
-def test_arm_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+def test_arm_computes_the_same(on_arm: OnArm) -> None:
+    on_arm(host_direct)
     compare(SCALED_SUM, (3, 5, 7))
-    assert ran
 
 
 def compare(expression: Expression, shape: tuple[int, ...]) -> None:
@@ -48,8 +44,7 @@ def compare(expression: Expression, shape: tuple[int, ...]) -> None:
     arrays = {name: np.full(size, -0.5, np.float32) for name, size in problem.weight_shapes.items()}
     inputs = [rng.integers(-3, 4, spec.shape).astype(np.float32) for spec in problem.inputs]
     for variant in algorithm.variants(problem, HOST):
-        (y,) = run_variant(algorithm, problem, variant, HOST, Weights(arrays, HOST), inputs)
-        np.testing.assert_array_equal(y, reference(problem, inputs, arrays)[0].astype(np.float32))
+        check_every_bit(algorithm, problem, variant, HOST, arrays, inputs)
 
 
 @pytest.mark.parametrize(("shapes", "dtype", "reason"), [

@@ -20,6 +20,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.harness import (
     check,
     check_variants,
@@ -146,12 +147,6 @@ def sparse_algorithm_of(device: Device) -> Algorithm:
     return SparseRows() if device.compiles else SparseGemm()
 
 
-def sparse(problem: GemmProblem, density: float) -> dict[str, np.ndarray]:
-    weights = random_weights(problem)
-    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * mask}
-
-
 def pruned(weights: dict[str, np.ndarray], problem: GemmProblem) -> GemmProblem:
     density = float((weights["weight"] != 0).mean())
     return replace(problem, weights_info=WeightsInfo(density, "a pattern"))
@@ -185,11 +180,9 @@ def test_every_form_of_pruned_weights(device: Device, epilogue: Epilogue) -> Non
     check_sparse(problem, sparse(problem, 0.3), device)
 
 
-def test_a_pruned_classifier(device: Device) -> None:
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: small shapes only")
+def test_a_pruned_classifier(quick_device: Device) -> None:
     problem = GemmProblem(1, 1000, 4096, BIAS_RELU)
-    check_sparse(problem, sparse(problem, 0.1), device)
+    check_sparse(problem, sparse(problem, 0.1), quick_device)
 
 
 def test_indices_beyond_16_bits(device: Device) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +20,9 @@ from gossamer.ops.gemm.host_direct import HostDirectGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.rows import HostDirectRows
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.ops.arm import run_on_arm
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.arm import OnArm
+from tests.ops.conv2d.sparse.sparse_weights import sparse
+from tests.ops.harness import random_inputs, run_variant
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -55,10 +55,9 @@ def test_products_of_few_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 def compare(problem: GemmProblem, density: float) -> None:
     """Compares the outputs of all variants with the reference."""
-    weights = random_weights(problem)
-    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
-    weights["weight"] *= mask
-    problem = replace(problem, weights_info=WeightsInfo(float(mask.mean()), "a pattern"))
+    weights = sparse(problem, density)
+    nonzero = weights["weight"] != 0
+    problem = replace(problem, weights_info=WeightsInfo(float(nonzero.mean()), "a pattern"))
     inputs = random_inputs(problem)
     (expected,) = OP.reference(problem, inputs, weights)
     # the bound of the error of a sum grows with the sizes of its terms
@@ -73,11 +72,9 @@ def compare(problem: GemmProblem, density: float) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 8, 9), (7, 5, 30), (21, 12, 16)])
-def test_arm_computes_the_same(rows: int, columns: int, depth: int, tmp_path: Path,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct, convolution, few_rows)
+def test_arm_computes_the_same(rows: int, columns: int, depth: int, on_arm: OnArm) -> None:
+    on_arm(host_direct, convolution, few_rows)
     compare(GemmProblem(rows, columns, depth, BIAS_CLIP), 0.4)
-    assert ran
 
 
 def test_what_is_not_supported() -> None:

@@ -36,18 +36,14 @@ def test_lengths_of_networks(device: Device, length: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 9001), (2, 40_000), (1, 600, 2, 3)])
-def test_rows_that_no_registers_hold(device: Device, shape: tuple[int, ...]) -> None:
-    if is_slow(device):
-        pytest.skip("takes minutes on this device")
-    check(LayerNormProblem(default_spec(shape), (1,)), device)
+def test_rows_that_no_registers_hold(quick_device: Device, shape: tuple[int, ...]) -> None:
+    check(LayerNormProblem(default_spec(shape), (1,)), quick_device)
 
 
-def test_a_work_group_normalises_several_blocks_of_rows(device: Device) -> None:
-    if is_slow(device):
-        pytest.skip("takes minutes on this device")
-    units = device.limits.compute_units if device.compiles else 1
+def test_a_work_group_normalises_several_blocks_of_rows(quick_device: Device) -> None:
+    units = quick_device.limits.compute_units if quick_device.compiles else 1
     # rows of fewer numbers may be nearly equal, so that float16 has none of their digits
-    check(LayerNormProblem(default_spec((256 * 16 * units + 300, 8)), (1,)), device)
+    check(LayerNormProblem(default_spec((256 * 16 * units + 300, 8)), (1,)), quick_device)
 
 
 def test_a_mean_far_from_zero_costs_few_digits(device: Device) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,10 @@ from gossamer.device.native import processor as native
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 from gossamer.ops.pool import host_direct
 from gossamer.ops.pool.host_direct import HostDirectPool
-from gossamer.ops.pool.problem import PoolProblem, pool
-from gossamer.ops.weights import Weights
+from gossamer.ops.pool.problem import PoolProblem
 from gossamer.tensor import default_spec
-from tests.ops.arm import run_on_arm
-from tests.ops.harness import run_variant
+from tests.ops.arm import OnArm
+from tests.ops.harness import check_every_bit
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -58,11 +56,9 @@ def test_older_processors(target: native.Processor, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("window", [((3, 3), (2, 2), (1, 1, 1, 1)), ((2, 3), (1, 3), (0, 2, 1, 1))])
-def test_arm_computes_the_same(window: Any, tmp_path: Path,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+def test_arm_computes_the_same(window: Any, on_arm: OnArm) -> None:
+    on_arm(host_direct)
     compare(PoolProblem(default_spec((1, 3, 9, 21)), "max", *window), np.nan)
-    assert ran
 
 
 def compare(problem: PoolProblem, spoilt: float) -> None:
@@ -72,8 +68,7 @@ def compare(problem: PoolProblem, spoilt: float) -> None:
     algorithm = HostDirectPool()
     assert algorithm.supports(problem, HOST) is None
     for variant in algorithm.variants(problem, HOST):
-        (y,) = run_variant(algorithm, problem, variant, HOST, Weights({}, HOST), [x])
-        np.testing.assert_array_equal(y, pool(problem, [x], {})[0])
+        check_every_bit(algorithm, problem, variant, HOST, {}, [x])
 
 
 @given(problem=problems(), known=st.sampled_from([PLUS_MINUS_ONE, TERNARY]), seed=st.integers(0, 9))
@@ -82,11 +77,10 @@ def test_words_of_signs(problem: PoolProblem, known: ValueFacts, seed: int) -> N
     compare_signs(replace(problem, facts=(known,), dilation=(1, 1)), seed)
 
 
-def test_words_on_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+def test_words_on_arm(on_arm: OnArm) -> None:
+    on_arm(host_direct)
     compare_signs(PoolProblem(default_spec((1, 70, 9, 8)), "max", (3, 2), (2, 2), (1, 0, 1, 1),
                               facts=(TERNARY,)), 0)
-    assert ran
 
 
 def compare_signs(problem: PoolProblem, seed: int) -> None:
@@ -96,8 +90,7 @@ def compare_signs(problem: PoolProblem, seed: int) -> None:
               if variant.inputs[0].format.is_packed]
     assert packed
     for variant in packed:
-        (y,) = run_variant(algorithm, problem, variant, HOST, Weights({}, HOST), [x])
-        np.testing.assert_array_equal(y, pool(problem, [x], {})[0])
+        check_every_bit(algorithm, problem, variant, HOST, {}, [x])
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

@@ -15,12 +15,13 @@ from tests.ops.harness import candidates, check
 
 
 @given(shape=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_any_axes(device: Device, shape: list[int], data: st.DataObject) -> None:
     axes = data.draw(st.sets(st.integers(0, len(shape) - 1)).map(sorted))
     kind = data.draw(st.sampled_from(["mean", "max", "sum"]))
     keepdims = data.draw(st.booleans())
-    check(ReduceProblem(default_spec(tuple(shape)), kind, tuple(axes), keepdims), device)
+    dtype = data.draw(st.sampled_from(["float32", "float32", "int32", "int64"]))
+    check(ReduceProblem(default_spec(tuple(shape), dtype), kind, tuple(axes), keepdims), device)
 
 
 @pytest.mark.parametrize("kind", ["mean", "max"])
@@ -35,12 +36,6 @@ def test_global_pooling(device: Device, kind: str, batch: int) -> None:
 def test_long_sums(device: Device, shape: tuple[int, ...]) -> None:
     axes = tuple(range(len(shape)))[-2:]
     check(ReduceProblem(default_spec(shape), "sum", axes), device)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
-def test_integers_are_exact(device: Device, dtype: str, kind: str) -> None:
-    check(ReduceProblem(default_spec((3, 7, 5), dtype), kind, (1,), False), device)
 
 
 def test_a_sum_of_nothing_is_zero(device: Device) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,19 +32,27 @@ from gossamer.device.native.threads import Jobs, source  # noqa: E402
 from gossamer.errors import DeviceError  # noqa: E402
 
 
-def counting() -> str:
-    """Returns a module with a function whose task i adds i + 1 to element i of an array."""
+def written(name: str, size: int, task: Callable[[Code, Any, Any, Any], None]) -> str:
+    """Returns a module with a function whose tasks change the elements of an array, each of so
+    many bytes. task: writes what one does, from its index, the array, and the element's place."""
     module = ir.Module()
-    code = Code(module, "count", [POINTER, INT64, INT64, POINTER])
+    code = Code(module, name, [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments
     array = code.load(POINTER, arguments)
-    with code.loop(first, end) as task:
-        place = code.builder.mul(task.index, integer(8))
-        value = code.builder.add(code.load(INT64, array, place),
-                                 code.builder.add(task.index, integer(1)))
-        code.builder.store(value, code.at(array, place))
+    with code.loop(first, end) as loop:
+        task(code, loop.index, array, code.builder.mul(loop.index, integer(size)))
     code.builder.ret_void()
     return str(module)
+
+
+def counting() -> str:
+    """Returns a module with a function whose task i adds i + 1 to element i of an array."""
+    def task(code: Code, index: Any, array: Any, place: Any) -> None:
+        value = code.builder.add(code.load(INT64, array, place),
+                                 code.builder.add(index, integer(1)))
+        code.builder.store(value, code.at(array, place))
+
+    return written("count", 8, task)
 
 
 def jobs_of(count: int, grain: int, threads: int, repeats: int) -> tuple[Jobs, np.ndarray]:
@@ -63,16 +73,11 @@ def test_each_task_runs_once_in_each_job(threads: int, count: int, grain: int) -
 
 def doubling() -> str:
     """Returns a module with a function whose task i doubles element i of an array of floats."""
-    module = ir.Module()
-    code = Code(module, "double", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
-    array = code.load(POINTER, arguments)
-    with code.loop(first, end) as task:
-        place = code.builder.mul(task.index, integer(4))
+    def task(code: Code, index: Any, array: Any, place: Any) -> None:
         value = code.load(FLOAT, array, place)
         code.store(code.builder.fadd(value, value), array, place)
-    code.builder.ret_void()
-    return str(module)
+
+    return written("double", 4, task)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -88,12 +93,9 @@ def test_denormal_numbers_are_0_in_generated_code_only(threads: int) -> None:
 
 def test_calls_of_several_threads_do_not_mix() -> None:
     made = [jobs_of(97, 2, 3, 20) for _ in range(4)]
-    callers = [threading.Thread(target=lambda jobs=jobs: [jobs.run() for _ in range(100)])
-               for jobs, _ in made]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(4) as callers:
+        for jobs, _ in made:
+            callers.submit(lambda jobs=jobs: [jobs.run() for _ in range(100)])
     for _, array in made:
         np.testing.assert_array_equal(array, 2000 * np.arange(1, 98))
 

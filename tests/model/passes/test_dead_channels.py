@@ -159,19 +159,14 @@ def test_a_layer_that_loses_its_readers_goes_on_losing_channels() -> None:
         "32 channels without effect are left out: 16 of v2, 16 of v0; ")
 
 
-@pytest.mark.parametrize(("dead", "count"), [(3, CHANNELS), (23, 8), (CHANNELS, 8)])
-def test_as_many_stay_as_a_multiple_takes(dead: int, count: int) -> None:
-    network = Network(4, "zero")
+@pytest.mark.parametrize(("dead", "bias", "pad", "count"), [
+    (3, "zero", 1, CHANNELS), (23, "zero", 1, 8), (CHANNELS, "zero", 1, 8),
+    (CHANNELS, "random", 0, 8)])
+def test_as_many_stay_as_a_multiple_takes(dead: int, bias: str, pad: int, count: int) -> None:
+    network = Network(4, bias)
     network.zero(network.first, list(range(dead)))
-    network.conv(CHANNELS, 5)
+    network.conv(CHANNELS, 5, pad=pad)
     assert channels(optimised(network.graph())) == [count, 5]
-
-
-def test_a_layer_without_any_weight() -> None:
-    network = Network(6)
-    network.zero(network.first)
-    network.conv(CHANNELS, 5, pad=0)
-    assert channels(optimised(network.graph())) == [8, 5]
 
 
 def test_channels_that_something_else_reads_stay() -> None:

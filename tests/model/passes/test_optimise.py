@@ -79,13 +79,6 @@ def test_constants_are_folded(build: Builder) -> None:
     check(build, ["conv2d"])
 
 
-def test_zero_pads_go_into_the_convolution(build: Builder) -> None:
-    padded = build.add("pad", ["x"], pads=(0, 0, 1, 0, 0, 0, 2, 1), mode="constant", value=0.0)
-    build.conv(padded, "y", pad=1)
-    (node,) = check(build, ["conv2d"])
-    assert node.attributes["pads"] == (2, 1, 3, 2)
-
-
 def pads_of_size(build: Builder) -> str:
     """Returns pads of [0, 0, 1, 2, 0, 0, 0, 1] that are computed from the image's size."""
     numbers = {"last": [SIZE - 1, SIZE - 2], "size": [SIZE, SIZE - 1], "none": [0, 0]}
@@ -96,8 +89,13 @@ def pads_of_size(build: Builder) -> str:
     return build.add("concat", ["none", before, "none", after], axis=0)
 
 
-def test_pads_that_follow_from_the_size_go_into_the_convolution(build: Builder) -> None:
-    build.conv(build.add("pad", ["x", pads_of_size(build)], mode="constant"), "y", pad=1)
+@pytest.mark.parametrize("of_size", [False, True])
+def test_zero_pads_go_into_the_convolution(build: Builder, of_size: bool) -> None:
+    if of_size:
+        padded = build.add("pad", ["x", pads_of_size(build)], mode="constant")
+    else:
+        padded = build.add("pad", ["x"], pads=(0, 0, 1, 2, 0, 0, 0, 1), mode="constant", value=0.0)
+    build.conv(padded, "y", pad=1)
     (node,) = check(build, ["conv2d"])
     assert node.attributes["pads"] == (2, 3, 1, 2)
 

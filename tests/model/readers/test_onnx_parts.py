@@ -20,7 +20,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.model.readers.onnx.order import Clusters
-from tests.model.onnx_models import compare, ints, model, outputs_of, save, weights
+from tests.model.onnx_models import compare, ints, model, outputs_of, part, save, weights
 from tests.model.readers.test_onnx_indexing import whole
 from tests.onnx_parts import choosing, counting, sampled, texts
 
@@ -147,8 +147,7 @@ def test_constants_that_inner_graphs_read_are_held() -> None:
 @pytest.mark.parametrize("inner", [False, True])
 def test_an_unknown_domain_is_refused(inner: bool) -> None:
     warp = helper.make_node("Warp", ["x"], ["z"], "warp", domain="my.ops")
-    branch = helper.make_graph([warp], "branch", [], [helper.make_tensor_value_info(
-        "z", TensorProto.FLOAT, None)])
+    branch = part([warp], [], ["z"])
     nodes = [helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch)
              ] if inner else [warp, node("Relu", "z", "y")]
     proto = model(nodes, {"x": LINE, "c": ()}, {"y": 2}, types={"c": TensorProto.BOOL})
@@ -175,19 +174,12 @@ def test_a_shape_of_the_data_that_stays_within_a_part_needs_no_tail() -> None:
     assert parts(graph) == [["places", "n"]]
 
 
-def branch(nodes: list[onnx.NodeProto], output: str,
-           initializers: dict[str, np.ndarray] | None = None) -> onnx.GraphProto:
-    return helper.make_graph(
-        nodes, "branch", [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in (initializers or {}).items()])
-
-
 def squeezing(condition: list[onnx.NodeProto], shape: tuple[int | str, ...]) -> onnx.ModelProto:
     """Returns a network that squeezes axis 1 where a condition holds, as exporters write it, and
     doubles its values, else adds a constant to them."""
-    then = branch([node("Add", "x x", "two"), node("Squeeze", "two axes", "a")], "a",
-                  {"axes": ints(1)})
-    other = branch([node("Add", "x one", "b")], "b", {"one": np.float32(1)})
+    then = part([node("Add", "x x", "two"), node("Squeeze", "two axes", "a")], [], ["a"],
+                {"axes": ints(1)})
+    other = part([node("Add", "x one", "b")], [], ["b"], {"one": np.array(1, np.float32)})
     return model(
         [*condition, node("If", "c", "chosen", then_branch=then, else_branch=other),
          node("Relu", "chosen", "y")], {"x": shape}, {"y": None},
@@ -198,9 +190,12 @@ EQUAL = [node("Shape", "x", "s"), node("Gather", "s place", "d"), node("Equal", 
 OF_BATCH = [node("Shape", "x", "s"), node("Gather", "s first", "d"), node("Equal", "d single", "c")]
 
 
-def test_the_branch_that_a_shape_decides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("condition", [
+    EQUAL, [node("Constant", "", "c", value=numpy_helper.from_array(np.array(True)))]],
+    ids=["shape", "constant"])
+def test_the_branch_that_is_known(condition: list[onnx.NodeProto], tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((2, 1, 4), np.float32)
-    graph = whole(compare(squeezing(EQUAL, ("N", 1, 4)), {"x": x}, tmp_path))
+    graph = whole(compare(squeezing(condition, ("N", 1, 4)), {"x": x}, tmp_path))
     assert resolve(graph, 5).shapes["y"] == (5, 4)
 
 
@@ -208,12 +203,6 @@ def test_the_branch_that_is_not_taken_need_not_fit(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)
     graph = whole(load(save(squeezing(EQUAL, ("N", 3, 4)), tmp_path)))
     np.testing.assert_allclose(outputs_of(graph, {"x": x})[0], np.maximum(x + 1, 0))
-
-
-def test_the_branch_that_a_constant_decides(tmp_path: Path) -> None:
-    proto = squeezing([node("Constant", "", "c", value=numpy_helper.from_array(np.array(True)))],
-                      ("N", 1, 4))
-    whole(compare(proto, {"x": np.ones((2, 1, 4), np.float32)}, tmp_path))
 
 
 def test_a_branch_that_the_batch_decides_is_left_to_onnx_runtime(tmp_path: Path) -> None:

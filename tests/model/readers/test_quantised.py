@@ -108,24 +108,20 @@ def test_qlinear_conv(x: str, w: str, y: str, shape: tuple[int, ...], weight: tu
           expected)
 
 
-@pytest.mark.parametrize("of_columns", [False, True])
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_qlinear_matmul(dtype: str, of_columns: bool, tmp_path: Path) -> None:
-    constants = {
-        "as": np.float32(0.03), "az": np.asarray(7, dtype), "b": drawn(dtype, 20, 9),
+@pytest.mark.parametrize(("dtype", "of_columns", "values"), [
+    *((dtype, of_columns, "a") for dtype in ("int8", "uint8") for of_columns in (False, True)),
+    ("uint8", False, "ab")])
+def test_qlinear_matmul(dtype: str, of_columns: bool, values: str, tmp_path: Path) -> None:
+    batch = [2] * (values == "ab")
+    known = {
+        "a": drawn(dtype, *batch, 5, 20), "as": np.float32(0.03), "az": np.asarray(7, dtype),
+        "b": drawn(dtype, *batch, 20, 9),
         "bs": scales(9) if of_columns else np.float32(0.02),
         "bz": np.full(9, 0, dtype) if of_columns else np.asarray(-3 % 100, dtype),
         "ys": np.float32(0.9), "yz": np.asarray(50, dtype)}
-    feeds = {"a": drawn(dtype, 5, 20)}
-    exact(one_node("QLinearMatMul", feeds, constants, "a as az b bs bz ys yz", y=dtype), feeds,
+    feeds = {name: known.pop(name) for name in values}
+    exact(one_node("QLinearMatMul", feeds, known, "a as az b bs bz ys yz", y=dtype), feeds,
           tmp_path)
-
-
-def test_qlinear_matmul_of_two_values(tmp_path: Path) -> None:
-    constants = {"as": np.float32(0.03), "az": np.uint8(7), "bs": np.float32(0.02),
-                 "bz": np.uint8(90), "ys": np.float32(0.9), "yz": np.uint8(50)}
-    feeds = {"a": drawn("uint8", 2, 3, 20), "b": drawn("uint8", 2, 20, 4)}
-    exact(one_node("QLinearMatMul", feeds, constants, "a as az b bs bz ys yz"), feeds, tmp_path)
 
 
 @pytest.mark.parametrize(("order", "constants"), [
@@ -340,8 +336,6 @@ def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
 
 
 MICROSOFT = "com.microsoft"
-
-
 ARITHMETIC = "a as az b bs bz ys yz"
 
 
@@ -420,23 +414,23 @@ def test_sums_that_float32_does_not_hold_are_added_in_slices(depth: int, tmp_pat
         np.testing.assert_array_equal(outputs_of(version, {"a": a})[0], expected)
 
 
-def test_slices_of_a_convolution(tmp_path: Path) -> None:
+def convolution(size: int, *weight: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Returns a convolution with the largest weights, and bytes for it."""
     constants = {"one": np.float32(1), "z": np.uint8(0), "wz": np.int8(0), "ys": np.float32(90000),
-                 "w": np.full((4, 300, 2, 2), 127, np.int8)}
-    feeds = {"x": drawn("uint8", 2, 300, 3, 3)}
-    graph = exact(one_node("QLinearConv", feeds, constants, "x one z w one wz ys z"), feeds,
-                  tmp_path)
+                 "w": np.full(weight, 127, np.int8)}
+    feeds = {"x": drawn("uint8", 2, weight[1], size, size)}
+    return one_node("QLinearConv", feeds, constants, "x one z w one wz ys z"), feeds
+
+
+def test_slices_of_a_convolution(tmp_path: Path) -> None:
+    graph = exact(*convolution(3, 4, 300, 2, 2), tmp_path)
     depths = [graph.constants[node.inputs[1]].shape[1] for node in graph.nodes
               if node.op == "conv2d"]
     assert depths == [128, 128, 44], "slices of as many channels as kernels prefer"
 
 
 def test_a_sum_of_one_channel_that_is_too_large_is_left_to_onnxruntime(tmp_path: Path) -> None:
-    constants = {"one": np.float32(1), "z": np.uint8(0), "wz": np.int8(0), "ys": np.float32(90000),
-                 "w": np.full((1, 1, 30, 30), 127, np.int8)}
-    feeds = {"x": drawn("uint8", 1, 1, 31, 31)}
-    graph = compare(one_node("QLinearConv", feeds, constants, "x one z w one wz ys z"), feeds,
-                    tmp_path)
+    graph = compare(*convolution(31, 1, 1, 30, 30), tmp_path)
     assert [node.op for node in graph.nodes] == ["onnx_part"]
 
 

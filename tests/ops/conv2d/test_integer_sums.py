@@ -16,10 +16,10 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.exactness import BYTES
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.tune.space import Space
-from tests.ops.harness import run_variant
+from tests.ops.harness import check_every_bit
 
 LAST_BITS = Expression(1, (
     ExpressionStep("constant", (), (1 / 256,)), ExpressionStep("constant", (), (256.0,)),
@@ -42,13 +42,13 @@ def _problem(op: str) -> GemmProblem | Conv2dProblem:
 def test_sums_are_exact_in_every_form(compiled_device: Device, op: str) -> None:
     problem, rng = _problem(op), np.random.default_rng(4)
     x = rng.integers(251, 256, problem.inputs[0].shape).astype(np.float32)
-    weight = rng.integers(124, 128, problem.weight_shapes["weight"]).astype(np.float32)
-    (expected,) = OPS[op].reference(problem, [x], {"weight": weight})
+    weights = {"weight": rng.integers(124, 128, problem.weight_shapes["weight"]).astype(np.float32)}
+    (expected,) = OPS[op].reference(problem, [x], weights)
     assert len(np.unique(expected)) > 100
     sums = replace(problem, epilogue=Epilogue())
-    assert 2**23 < OPS[op].reference(sums, [x], {"weight": weight})[0].max() < 2**24
+    assert 2**23 < OPS[op].reference(sums, [x], weights)[0].max() < 2**24
     space = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
-    weights, seen = Weights({"weight": weight}, compiled_device), set()
+    seen = set()
     for algorithm in OPS[op].algorithms:
         if space.refusal_reason(algorithm, problem, compiled_device) is not None:
             continue
@@ -56,6 +56,5 @@ def test_sums_are_exact_in_every_form(compiled_device: Device, op: str) -> None:
             if (algorithm.name, variant.precision) in seen:
                 continue
             seen.add((algorithm.name, variant.precision))
-            (result,) = run_variant(algorithm, problem, variant, compiled_device, weights, [x])
-            np.testing.assert_array_equal(result, expected, f"{algorithm.name} {variant}")
+            check_every_bit(algorithm, problem, variant, compiled_device, weights, [x])
     assert {precision for _, precision in seen} >= {"fp32", "fp16"}

@@ -4,7 +4,7 @@ there is one; tests/emulation/test_fusions.py runs the kernel anywhere."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +25,13 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
 from tests.ops.fused.blocks import BIAS, BIAS_RELU, BIAS_RESIDUAL, BIAS_SILU, changed, given_as
-from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
+from tests.ops.harness import (
+    check_variants,
+    random_inputs,
+    random_weights,
+    run_variant,
+    with_tile,
+)
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = ConvolutionPoolMma()
@@ -81,19 +87,13 @@ def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -
     check_variants(ALGORITHM, problem, device, variants, arrays)
 
 
-def variant_of(problem: FusionProblem, tile: PoolTile, device: Device) -> Variant:
-    """Return the variant of a tile, whether or not the device can compute it."""
-    offered = next(iter(ALGORITHM.variants(problem, device)))
-    return replace(offered, config=tuple(asdict(tile).items()))
-
-
 def with_both_instructions(problem: FusionProblem, device: Device) -> list[Variant]:
     """Return the variants that are offered, and those of a device that multiplies by mma."""
     layers = convolution_pool_of(problem)
     assert layers is not None
     without = tilings(layers.convolution, layers.pool, replace(device.limits, wgmma=False))
-    return list(dict.fromkeys([*ALGORITHM.variants(problem, device),
-                               *(variant_of(problem, each.tile, device) for each in without)]))
+    return list(dict.fromkeys([*ALGORITHM.variants(problem, device), *(
+        with_tile(ALGORITHM, problem, device, each.tile) for each in without)]))
 
 
 def check_bias(device: Device, tile: PoolTile) -> None:
@@ -104,7 +104,8 @@ def check_bias(device: Device, tile: PoolTile) -> None:
     arrays["0.weight"] /= 16
     arrays["0.operand0"][:] = np.linspace(-1, 1, 16)
     arrays["0.operand0"][:4] = -0.3, 0.30001, 1000.3, 1e-5
-    check_variants(ALGORITHM, problem, device, [variant_of(problem, tile, device)], arrays)
+    check_variants(ALGORITHM, problem, device, [with_tile(ALGORITHM, problem, device, tile)],
+                   arrays)
 
 
 def check_not_finite(device: Device, tile: PoolTile) -> None:
@@ -115,7 +116,7 @@ def check_not_finite(device: Device, tile: PoolTile) -> None:
     for value in (np.inf, np.nan):
         x = random_inputs(problem)[0]
         x[0, 1, 8, 20] = value
-        (y,) = run_variant(ALGORITHM, problem, variant_of(problem, tile, device), device,
+        (y,) = run_variant(ALGORITHM, problem, with_tile(ALGORITHM, problem, device, tile), device,
                            Weights(arrays, device, "the test"), [x])
         reached = np.zeros(y.shape, bool)
         # rows and columns 4 of the convolution, of 8 and 10 in x, and its columns 9 to 11

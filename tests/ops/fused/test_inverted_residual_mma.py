@@ -12,6 +12,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Epilogue, Problem, Variant
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -128,10 +129,7 @@ def variants_of(problem: FusionProblem, device: Device, tile: BlockTile,
     """Return the variants of a tile, whether or not it is among those that are offered."""
     algorithm = algorithm_of(problem)
     offered = {variant.precision: variant for variant in algorithm.variants(problem, device)}
-    config = (("rows", tile.rows), ("columns", tile.columns), ("chunk", tile.chunk),
-              ("cluster", tile.cluster), ("warps", tile.warps), ("wgmma", tile.wgmma))
-    return [Variant(config, offered[precision].inputs, offered[precision].outputs, precision)
-            for precision in precisions]
+    return [replace(offered[precision], config=config_of(tile)) for precision in precisions]
 
 
 @pytest.mark.sanitize

@@ -4,7 +4,7 @@ tests/emulation/test_fusions.py runs the kernel anywhere."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +12,7 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.fused.pointwise_pair import BOTH, LAST, PairTile, PointwisePairMma
+from gossamer.ops.fused.pointwise_pair import BOTH, LAST, PointwisePairMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from tests.ops.fused.blocks import (
     BIAS,
@@ -62,12 +62,6 @@ def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -
         assert isinstance(layer, Conv2dProblem)
         arrays[f"{part}.weight"] /= layer.channels ** 0.5
     check_variants(ALGORITHM, problem, device, variants, arrays)
-
-
-def variant_of(problem: FusionProblem, tile: PairTile, device: Device) -> Variant:
-    """Return the variant of a tile, whether or not it is offered."""
-    offered = next(iter(ALGORITHM.variants(problem, device)))
-    return replace(offered, config=tuple(asdict(tile).items()))
 
 
 @pytest.mark.sanitize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gossamer.ops.matmul.tiled import TiledMatmul, WideMatmul
 from gossamer.tensor import default_spec
 from tests.cubins import build_info
 from tests.fixtures import is_slow
+from tests.ops import harness
 from tests.ops.harness import check, check_variants, random_inputs
 from tests.ops.recording import RecordingDevice
 
@@ -134,12 +136,7 @@ def with_constants(problem: MatmulProblem) -> MatmulProblem:
     return replace(problem, constants=(1,))
 
 
-def variants_of(problem: MatmulProblem, device: Device, precision: str,
-                config: dict[str, int]) -> list[Variant]:
-    """Returns the variants in a precision whose config has these values."""
-    return [variant for variant in ALGORITHM.variants(problem, device)
-            if variant.precision == precision
-            and config.items() <= dict(variant.config).items()]
+variants_of = partial(harness.variants_of, ALGORITHM)
 
 
 def check_not_finite(problem: MatmulProblem, device: Device, chosen: list[Variant]) -> None:
@@ -210,8 +207,7 @@ def test_kernels_build_without_spills(name: str, first: int, architecture: str) 
 
 @pytest.mark.parametrize("name", ("scores", "values", "columns"))
 def test_every_tile_on_cuda(cuda: Device, name: str) -> None:
-    problem = PROBLEMS[name]
-    check_variants(ALGORITHM, problem, cuda, list(ALGORITHM.variants(problem, cuda)))
+    check_variants(ALGORITHM, PROBLEMS[name], cuda)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

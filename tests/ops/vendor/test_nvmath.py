@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -30,6 +30,7 @@ from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.fixtures import working_devices
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import (
     check_variants,
@@ -85,16 +86,10 @@ def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
     return variants
 
 
-def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
-    weights = random_weights(problem)
-    mask = np.random.default_rng(11).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * mask}
-
-
 def check_cusparse(problem: Conv2dProblem, device: Device) -> list[Variant]:
     problem = replace(problem, weights_info=SPARSE)
-    check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.0))
-    return check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.1))
+    check_alone(Im2colCusparse(), problem, device, sparse(problem, 0.0))
+    return check_alone(Im2colCusparse(), problem, device, sparse(problem, 0.1))
 
 
 @pytest.mark.slow
@@ -176,7 +171,7 @@ def test_what_a_product_cannot_apply(epilogue: Epilogue) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_groups_are_blocks_of_the_sparse_matrix(layout: str) -> None:
     problem = Conv2dProblem(1, 4, 3, 3, 6, (1, 2), groups=2)
-    weights = pruned(problem, 0.5)
+    weights = sparse(problem, 0.5)
     offsets, columns, values = csr(weights, problem, layout)
     dense = np.zeros((6, 8), np.float32)
     dense[np.repeat(np.arange(6), np.diff(offsets)), columns] = values
@@ -263,7 +258,7 @@ def test_products_of_cublas_itself(gpu: Device, problem: GemmProblem) -> None:
 def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
     """A replayed graph computes from the present content of its inputs."""
     problem = replace(CONVOLUTIONS[0], weights_info=SPARSE)
-    weights = pruned(problem, 0.1)
+    weights = sparse(problem, 0.1)
     layer_weights = Weights(weights, gpu)
     variant = next(iter(algorithm.variants(problem, gpu)))
     state = algorithm.prepare(layer_weights, problem, variant, gpu)
@@ -288,7 +283,7 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
 def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
     """Products of one state run at the same time, each on its own stream and memory."""
     problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), weights_info=SPARSE)
-    weights = pruned(problem, 0.1)
+    weights = sparse(problem, 0.1)
     layer_weights = Weights(weights, gpu)
     for variant in algorithm.variants(problem, gpu):
         if dict(variant.config).get("rank", 0):
@@ -311,11 +306,8 @@ def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> N
             gpu.read(target, memory, stream)
             results[index] = unpack(memory, variant.outputs[0])
 
-        threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(run, range(4)))
         assert len(results) == 4
         for index, source in enumerate(sources):
             (expected,) = op_of(problem).reference(problem, [source], weights)

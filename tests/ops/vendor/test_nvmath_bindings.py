@@ -30,6 +30,7 @@ from gossamer.ops.vendor.cublas import Multiplication, Product
 from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE
 from gossamer.ops.weights import Weights
 from tests.fixtures import working_devices
+from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.harness import random_weights
 from tests.ops.vendor.nvmath_double import (
     AddressedDevice,
@@ -38,7 +39,7 @@ from tests.ops.vendor.nvmath_double import (
     Cusparse,
     CusparseError,
 )
-from tests.ops.vendor.test_nvmath import CONVOLUTIONS, PRODUCTS, SPARSE, pruned
+from tests.ops.vendor.test_nvmath import CONVOLUTIONS, PRODUCTS, SPARSE
 
 
 def bindings(name: str) -> Any:
@@ -112,18 +113,18 @@ def test_double_of_cublas_refuses_what_cublas_refuses() -> None:
 
 def test_double_of_cusparse_refuses_what_cusparse_refuses() -> None:
     double = Cusparse(None)  # type: ignore[arg-type]
-    for sparse, failure in ((bindings("cusparse"), bindings("cusparse").cuSPARSEError),
-                            (double, CusparseError)):
+    for library, failure in ((bindings("cusparse"), bindings("cusparse").cuSPARSEError),
+                             (double, CusparseError)):
         for leading, order in ((9, 2), (15, 1)):
             with pytest.raises(failure):
-                sparse.create_dn_mat(16, 10, leading, 256, 0, order)
+                library.create_dn_mat(16, 10, leading, 256, 0, order)
         for order, leading, size in ((1, 20, 200), (2, 12, 192)):
-            matrix = sparse.create_dn_mat(16, 10, leading, 256, 0, order)
+            matrix = library.create_dn_mat(16, 10, leading, 256, 0, order)
             for stride in (0, size):
-                sparse.dn_mat_set_strided_batch(matrix, 3, stride)
+                library.dn_mat_set_strided_batch(matrix, 3, stride)
             with pytest.raises(failure):
-                sparse.dn_mat_set_strided_batch(matrix, 3, size - 1)
-            sparse.destroy_dn_mat(matrix)
+                library.dn_mat_set_strided_batch(matrix, 3, size - 1)
+            library.destroy_dn_mat(matrix)
 
 
 class _Partly:
@@ -192,7 +193,7 @@ def test_cusparse_takes_every_description(device: AddressedDevice,
     monkeypatch.setattr(im2col_cusparse, "library_on", lambda name, device: library)
     monkeypatch.setattr(libraries, "_on", lambda name, device: library)
     problem = replace(problem, weights_info=SPARSE)
-    assert prepared(Im2colCusparse(), problem, pruned(problem, 0.1), device) >= 10
+    assert prepared(Im2colCusparse(), problem, sparse(problem, 0.1), device) >= 10
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])

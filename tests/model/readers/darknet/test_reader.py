@@ -19,7 +19,6 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.metadata import DetectionHead, DetectorMetadata
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
-from tests.fixtures import is_slow
 from tests.model.executor import execute
 from tests.model.readers.darknet.interpreter import parse, random_weights
 from tests.model.readers.darknet.networks import NETWORKS, conv, head, net, section
@@ -68,17 +67,15 @@ def test_networks_that_people_publish(name: str, tmp_path: Path) -> None:
     assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == graph.metadata
 
 
-def test_devices_compute_the_same(device, tmp_path: Path) -> None:
+def test_devices_compute_the_same(quick_device, tmp_path: Path) -> None:
     """A pool, mish, a shortcut, reorg and routes: what heads and further blocks have in common."""
-    if is_slow(device):
-        pytest.skip("a simulator takes minutes for a network")
     text = (net(8, 16) + conv(4) + section("maxpool", size=2, stride=2) + conv(4, 1, 1, "mish")
             + section("shortcut", from_="-2", activation="linear") + section("reorg", stride=2)
             + section("route", layers="0") + conv(4, 3, 4) + section("route", layers="-1,-3"))
     images = images_for(text)
     (tmp_path / "net.cfg").write_text(text)
     (wide,) = random_weights(tmp_path / "net.weights", text, images)
-    y = gossamer.compile(str(tmp_path / "net.cfg"), device, strict=True)(images)
+    y = gossamer.compile(str(tmp_path / "net.cfg"), quick_device, strict=True)(images)
     assert normalised_error(y, wide.reshape(y.shape)) <= tolerance("network")
 
 

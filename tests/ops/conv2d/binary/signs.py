@@ -9,9 +9,9 @@ from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
-from gossamer.ops.conv2d.problem import Conv2dProblem, reference
-from gossamer.ops.weights import Weights, WeightsInfo
-from tests.ops.harness import run_variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import WeightsInfo
+from tests.ops.harness import check_every_bit
 
 SCALED = WeightsInfo(scaled_signs=True)
 
@@ -74,11 +74,7 @@ def check_exact(algorithm: Algorithm, problem: Conv2dProblem, variant: Variant, 
     """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
     rng = np.random.default_rng(seed)
     inputs, arrays = problem.example_inputs(rng), weights_of(problem, rng)
-    (result,) = run_variant(algorithm, problem, variant, device,
-                            Weights(arrays, device, "the test"), inputs)
-    (expected,) = reference(problem, inputs, arrays)
-    np.testing.assert_array_equal(result, expected.astype(np.float32),
-                                  f"{variant.config_text} {variant.inputs[0]} of {problem}")
+    check_every_bit(algorithm, problem, variant, device, arrays, inputs)
 
 
 def small(variants: list[Variant]) -> list[Variant]:

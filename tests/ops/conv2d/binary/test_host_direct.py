@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, integers
 from gossamer.ops.conv2d.binary import host_direct
 from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from tests.ops.arm import run_on_arm
+from tests.ops.arm import OnArm
 from tests.ops.conv2d.binary.signs import (
     BATCH_NORM_BITS,
     BATCH_NORM_SIGN,
@@ -67,10 +66,9 @@ ON_ARM = {
 
 
 @pytest.mark.parametrize("name", ON_ARM)
-def test_arm_computes_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+def test_arm_computes_the_same(name: str, on_arm: OnArm) -> None:
+    on_arm(host_direct)
     check(ON_ARM[name])
-    assert ran
 
 
 def ungrouped(problem: Conv2dProblem) -> Conv2dProblem:

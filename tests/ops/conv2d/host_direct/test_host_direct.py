@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
 from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, HostIndirectDepthwise
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
-from tests.ops.arm import ARM, run_on_arm
+from tests.ops.arm import ARM, OnArm
 from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, problems
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
@@ -133,11 +132,9 @@ ON_ARM = {
                                               ("3x3, every second pixel", 1.0),
                                               ("depthwise, every second pixel", 1.0),
                                               ("depthwise, of a vector and a half", 1.0)])
-def test_arm_computes_the_same(name: str, density: float, tmp_path: Path,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct, depthwise, indirect)
+def test_arm_computes_the_same(name: str, density: float, on_arm: OnArm) -> None:
+    on_arm(host_direct, depthwise, indirect)
     compare(ON_ARM[name], density)
-    assert ran
 
 
 def test_code_for_arm_uses_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from gossamer.device.limits import Limits
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import random_weights
 
@@ -66,7 +67,8 @@ def awkward(problem: Conv2dProblem, kind: str, seed: int = 0) -> dict[str, np.nd
     return arrays
 
 
-def sparse(problem: Conv2dProblem, density: float, seed: int = 0) -> dict[str, np.ndarray]:
+def sparse(problem: Conv2dProblem | GemmProblem, density: float,
+           seed: int = 0) -> dict[str, np.ndarray]:
     """Returns random constants, with weights of a density."""
     arrays = random_weights(problem, seed)
     mask = np.random.default_rng(seed).random(arrays["weight"].shape) < density

@@ -112,13 +112,6 @@ def test_odd_batches_and_those_that_fill_lines(device: Device, batch: int) -> No
     check(problem, sparse(problem, 0.3), device, variants_of(problem, device, SMALL))
 
 
-def test_more_groups_than_units(device: Device) -> None:
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: small shapes only")
-    problem = Conv2dProblem(7, 4, 8, 8, 75, (3, 3), pads=(1, 1, 1, 1))
-    check(problem, sparse(problem, 0.3), device, variants_of(problem, device, SMALL)[:4])
-
-
 @pytest.mark.parametrize("parts", [1, 3, 5, 12])
 def test_rows_are_dealt_to_parts_of_similar_work(parts: int) -> None:
     lengths = np.random.default_rng(0).integers(0, 36, 24)
@@ -134,22 +127,14 @@ def test_rows_are_dealt_to_parts_of_similar_work(parts: int) -> None:
         assert np.ptp([part.sum() for part in dealt_to]) <= lengths.max()
 
 
-def test_large_images_with_a_residual(device: Device) -> None:
+@pytest.mark.parametrize("problem", [
+    Conv2dProblem(7, 4, 8, 8, 75, (3, 3), pads=(1, 1, 1, 1)),
+    Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RESIDUAL_RELU)],
+    ids=["more groups than units", "large images with a residual"])
+def test_larger_layers(quick_device: Device, problem: Conv2dProblem) -> None:
     """The host computes two images at once, and then the last one."""
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: small shapes only")
-    problem = Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1),
-                            epilogue=BIAS_RESIDUAL_RELU)
-    check(problem, sparse(problem, 0.4), device, variants_of(problem, device, SMALL)[:2])
-
-
-def test_layers_and_channels_of_zeros(device: Device) -> None:
-    problem = Conv2dProblem(2, 4, 5, 5, 6, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
-    weights = sparse(problem, 0.4)
-    weights["weight"][[0, 3, 5]] = 0
-    check(problem, weights, device, variants_of(problem, device, SMALL))
-    weights["weight"][...] = 0
-    check(problem, weights, device, variants_of(problem, device, SMALL))
+    check(problem, sparse(problem, 0.4), quick_device,
+          variants_of(problem, quick_device, SMALL)[:4])
 
 
 def test_weights_without_zeros_are_refused_but_computed(device: Device) -> None:
@@ -290,11 +275,9 @@ REAL_LAYERS = (("conv2", 96, 2, 5), ("conv3", 256, 1, 3))
 """Name, input channels, groups and window of pruned layers of AlexNet."""
 
 
-def real_layer(device: Device, shared, name: str, channels: int, groups: int,
+def real_layer(shared, name: str, channels: int, groups: int,
                kernel: int) -> tuple[Conv2dProblem, dict[str, np.ndarray]]:
     """Returns a pruned layer and its weights; the test is skipped where they are absent."""
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: small shapes only")
     path = shared / "data" / "alexnet_pruned" / f"coo_{name}.mtx"
     if not path.exists():
         pytest.skip(f"no file {path}")
@@ -307,7 +290,7 @@ def real_layer(device: Device, shared, name: str, channels: int, groups: int,
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name, channels, groups, kernel", REAL_LAYERS)
-def test_real_pruned_layers(device: Device, shared, name: str, channels: int, groups: int,
+def test_real_pruned_layers(quick_device: Device, shared, name: str, channels: int, groups: int,
                             kernel: int) -> None:
-    problem, weights = real_layer(device, shared, name, channels, groups, kernel)
-    check(problem, weights, device, variants_of(problem, device, SMALL)[::3])
+    problem, weights = real_layer(shared, name, channels, groups, kernel)
+    check(problem, weights, quick_device, variants_of(problem, quick_device, SMALL)[::3])

@@ -44,13 +44,13 @@ def check(algorithm: Algorithm, problem: Conv2dProblem, kind: str, device: Devic
 
 
 @given(problem=test_direct_sparse.problems(), kind=KINDS, seed=SEEDS)
-@settings(max_examples=8)
+@settings(max_examples=14)
 def test_csr(device: Device, problem: Conv2dProblem, kind: str, seed: int) -> None:
     check(algorithm_of(device), problem, kind, device, seed)
 
 
 @given(problem=test_direct_sparse.problems(), kind=KINDS, seed=SEEDS)
-@settings(max_examples=8)
+@settings(max_examples=14)
 def test_tables(compiled_device: Device, problem: Conv2dProblem, kind: str, seed: int) -> None:
     check(DirectSparseTable(), problem, kind, compiled_device, seed)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -461,13 +461,10 @@ class TestOnTheGpu:
             gpu.read(target, results[name], stream)
 
         results: dict[str, np.ndarray] = {}
-        threads = [threading.Thread(target=run, args=(results, f"thread {i}", i == 3))
-                   for i in range(4)]
-        for thread in threads:
-            thread.start()
-        run(results, "here", False)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            for i in range(4):
+                threads.submit(run, results, f"thread {i}", i == 3)
+            run(results, "here", False)
         assert len(results) == 5 and np.isfinite(results["here"]).all()
         for name, result in results.items():
             np.testing.assert_array_equal(result, results["here"], name)
