@@ -360,7 +360,7 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants. The first one is in float32, and exists for every supported problem.
+            The variants, at least one for every supported problem. Those in float32 come first.
         """
 
     def variants_in(self, problem: Any, device: Device,

@@ -178,15 +178,15 @@ def test_devices_of_a_kind_measure_once(tmp_path: Path, monkeypatch: pytest.Monk
     group = gossamer.compile(str(save(small(), tmp_path)), [HostDevice(), HostDevice()],
                              effort="quick")
     built: list[Device] = []
-    from gossamer.plan.tune import candidates
+    from gossamer.plan.tune import candidate_checks
 
-    checked = candidates.CandidateSet.checked
+    checked = candidate_checks.CandidateChecks.checked
 
     def counting(self: Any, *arguments: Any, **options: Any) -> Any:
         built.append(self)
         return checked(self, *arguments, **options)
 
-    monkeypatch.setattr(candidates.CandidateSet, "checked", counting)
+    monkeypatch.setattr(candidate_checks.CandidateChecks, "checked", counting)
     group.plans[0].program(2)
     measured = len(built)
     assert measured

@@ -23,7 +23,7 @@ from gossamer.plan.program import Prepared, build
 from tests.ops.recording import RecordingDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.paced import measured_alone
-from tests.plan.tune.test_candidates import layer
+from tests.plan.tune.test_candidate_checks import layer
 
 
 class Clock:

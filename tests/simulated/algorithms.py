@@ -158,7 +158,7 @@ def simulated(times: Times) -> Iterator[None]:
                 _simulated(algorithm, times) for algorithm in op.algorithms)))
         # kernels of checks are not simulated: the host checks
         patch.setattr("gossamer.plan.tune.memory.checks_in_memory", lambda device: False)
-        patch.setattr("gossamer.plan.tune.check.checks_in_memory", lambda device: False)
+        patch.setattr("gossamer.plan.tune.output_errors.checks_in_memory", lambda device: False)
         yield
 
 

@@ -17,7 +17,7 @@ from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build, responsive
-from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
+from gossamer.plan.tune.candidate_checks import BuiltCheck, CandidateChecks
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import Compilers
@@ -49,7 +49,7 @@ class CandidateBuilds:
         self.device = device
         self.memory = CandidateMemory(device)
         self.compilers = Compilers(device)
-        self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
+        self._sets: dict[tuple[str, Problem], Future[CandidateChecks]] = {}
         self._sets_lock = threading.Lock()
         self._building: dict[Future[BuiltCandidate], Row] = {}
         self._ahead = _AHEAD * processors() if device.builds_side_by_side else 1
@@ -120,7 +120,7 @@ class CandidateBuilds:
         built = next(future for future in self._building if future.done())
         return self._building.pop(built), built
 
-    def set_of(self, layer: Layer) -> CandidateSet:
+    def set_of(self, layer: Layer) -> CandidateChecks:
         """Return a layer's inputs and expected outputs, which are made once.
 
         The key is the layer's name and problem, because the name alone is not unique: conversions
@@ -129,7 +129,7 @@ class CandidateBuilds:
         key = layer.name, layer.problem
         with self._sets_lock:
             if key not in self._sets:
-                self._sets[key] = self._references.submit(CandidateSet, layer, self.device,
+                self._sets[key] = self._references.submit(CandidateChecks, layer, self.device,
                                                           self.memory)
         return self._sets[key].result()
 

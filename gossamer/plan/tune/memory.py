@@ -14,7 +14,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.lru_cache import LruCache
-from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
+from gossamer.plan.tune.output_errors import GUARD, DeviceCheck, checks_in_memory
 from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 8, 2**33

@@ -17,7 +17,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import BuildCost, Measurement
 from gossamer.plan.fusion import WHOLE
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
-from gossamer.plan.tune.candidates import BuiltCheck
+from gossamer.plan.tune.candidate_checks import BuiltCheck
 from gossamer.plan.tune.rows import Row
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5

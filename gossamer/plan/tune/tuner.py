@@ -32,7 +32,7 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.candidates import reason_of
+from gossamer.plan.tune.candidate_checks import reason_of
 from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure

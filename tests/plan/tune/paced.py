@@ -16,7 +16,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
+from gossamer.plan.tune.candidate_checks import CandidateChecks, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
@@ -104,7 +104,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     return rows
 
 
-def why_wrong(candidates: CandidateSet, algorithm: Algorithm, variant: Variant) -> str | None:
+def why_wrong(candidates: CandidateChecks, algorithm: Algorithm, variant: Variant) -> str | None:
     """Returns why a candidate's numbers are wrong; None where they are right."""
     state, _ = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
     check = candidates.build_check(algorithm, variant)

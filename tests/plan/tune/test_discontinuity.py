@@ -31,7 +31,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.fusion import part_of
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
+from gossamer.plan.tune.candidate_checks import CandidateChecks, WrongNumbersError
 from gossamer.plan.tune.discontinuity import (
     Bounds,
     bounds,
@@ -240,7 +240,7 @@ def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) ->
     for layer in _layers(seed, tmp_path):
         algorithm = next(algorithm for algorithm in OPS[layer.op].algorithms
                          if algorithm.supports(layer.problem, device) is None)
-        candidates = CandidateSet(layer, device)
+        candidates = CandidateChecks(layer, device)
         variant = next(iter(algorithm.variants(layer.problem, device)))
         assert why_wrong(candidates, algorithm, variant) is None
 
@@ -276,7 +276,7 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for layer in layers:
         problem = layer.problem
         assert isinstance(problem, Conv2dProblem)
-        candidates = CandidateSet(layer, host)
+        candidates = CandidateChecks(layer, host)
         weights = {**layer.weights, "weight": dropped(layer.weights["weight"], seed)}
         reference = OPS["conv2d"].reference
         arrays = candidates._compared_arrays()
@@ -311,7 +311,7 @@ def test_faults_within_a_network_of_steps_are_refused(tmp_path: Path, seed: int)
     layers = lower(resolve(graph, 2))[0]
     whole = part_of(layers, layers, [output.name for output in graph.outputs])
     assert whole is not None and has_discontinuities(whole.problem)
-    candidates = CandidateSet(whole, find("host"))
+    candidates = CandidateChecks(whole, find("host"))
     rng, few_bits = np.random.default_rng(seed), 2.0**8
 
     def refused(weights: Mapping[str, np.ndarray]) -> bool:

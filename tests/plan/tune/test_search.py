@@ -15,7 +15,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.candidate_checks import CandidateChecks
 from gossamer.plan.tune.rows import timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -226,15 +226,15 @@ def test_an_interrupt_keeps_the_checks_that_were_passed(
     layers = [layer(name, seed=seed) for seed, name in enumerate(("one", "two", "three"))]
     tuner = paced_tuner()
     (candidate,) = measure(tuner, paced_device, layers, dense)[0]
-    checked = CandidateSet.checked
+    checked = CandidateChecks.checked
 
-    def interrupted(candidates: CandidateSet, *arguments: Any) -> Any:
+    def interrupted(candidates: CandidateChecks, *arguments: Any) -> Any:
         if candidates.digest == layers[2].digest:
             raise KeyboardInterrupt
         return checked(candidates, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CandidateSet, "checked", interrupted)
+        patch.setattr(CandidateChecks, "checked", interrupted)
         tuner.verified([(each, candidate, paced_device) for each in layers])
     before = len(dense.built)
     paced_tuner().verified([(layers[1], candidate, paced_device)])

@@ -24,7 +24,7 @@ from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.tune import candidates, check
+from gossamer.plan.tune import candidate_checks, output_errors
 from gossamer.plan.tune.reference import reference
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_spec
@@ -125,8 +125,8 @@ class Careless(ToyConv):
 def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, small: int,
                                                 monkeypatch: pytest.MonkeyPatch,
                                                 tmp_path: Path) -> None:
-    monkeypatch.setattr(check, "_SMALL", small)
-    monkeypatch.setattr(candidates, "_CHECKED", 0)
+    monkeypatch.setattr(output_errors, "_SMALL", small)
+    monkeypatch.setattr(candidate_checks, "_CHECKED", 0)
     written = replace(written, channel_multiple=64)
     add_algorithms(monkeypatch, Careless("careless", writes=written, epilogue=EPILOGUES[kind]),
                    ToyConv("reader", reads=written))

@@ -1,4 +1,4 @@
-"""The candidates of one layer, checked against the reference."""
+"""Checks of one layer's candidates against the reference."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Measurement
 from gossamer.plan.program import Layer, build
-from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
 from gossamer.plan.tune.discontinuity import Bounds, bounds, continuous_parts, has_discontinuities
 from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.output_errors import VALUES_OF_ERROR, error_of, handles
 from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
@@ -53,7 +53,7 @@ BuiltCheck = list[tuple[list[np.ndarray], State]]
 reference's outputs and the state that is ready to run."""
 
 
-class CandidateSet:
+class CandidateChecks:
     """The candidates of a layer, which all get the same inputs and constants.
 
     memory: the memory that these candidates share with the candidates of other layers.

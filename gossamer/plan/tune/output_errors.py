@@ -23,17 +23,17 @@ relative error may be large."""
 _SMALL = 2**14
 """Number of values per image below which all images are unpacked to check their padding. Unpacking
 all images of a large batch takes most of a second."""
-_KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
+_KERNELS = tuple(KernelSource.of(Path(__file__).with_name("output_errors.cl"), name)
                  for name in ("compare", "fill_with_guards"))
 _ITEMS = 256
-"""Work-items per work-group, as in check.cl."""
+"""Work-items per work-group, as in output_errors.cl."""
 _MOST_GROUPS = 1024
 """Maximum number of work-groups that fill memory or search it for guard bytes."""
 _BLOCKS = 64
 """Minimum number of work-groups that compare a large image. If few images are compared, there are
 more work-groups for each."""
 _RANK = 4
-"""Number of dimensions of a tensor in check.cl."""
+"""Number of dimensions of a tensor in output_errors.cl."""
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which its single squares may underflow in float32."""
 

@@ -28,8 +28,8 @@ from gossamer.plan.candidate import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune import candidates, check
-from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune import candidate_checks, output_errors
+from gossamer.plan.tune.candidate_checks import CandidateChecks
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
@@ -92,9 +92,9 @@ def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
 def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Sets which images are compared, and which are unpacked."""
     if request.param != "all images":
-        monkeypatch.setattr(candidates, "_CHECKED", 0)
+        monkeypatch.setattr(candidate_checks, "_CHECKED", 0)
     if "alone" in request.param:
-        monkeypatch.setattr(check, "_SMALL", 0)
+        monkeypatch.setattr(output_errors, "_SMALL", 0)
     return request.param
 
 
@@ -139,7 +139,7 @@ def test_a_single_result_near_zero_makes_no_error() -> None:
         weight = rng.standard_normal((1, 64, 1, 1)).astype(np.float32)
         of = Layer(f"sum{index}", ["x"], ["y"], problem,
                    {"weight": weight})
-        assert why_wrong(CandidateSet(of, HOST), Stub(rounds), variant) is None
+        assert why_wrong(CandidateChecks(of, HOST), Stub(rounds), variant) is None
 
 
 def test_an_output_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_an_output_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = ElementwiseProblem((default_spec((50_000, 4)),), apply("relu"))
     of = Layer("relu", ["x"], ["y"], problem)
     for most in (2**22, 0):
-        monkeypatch.setattr(candidates, "_CHECKED", most)
+        monkeypatch.setattr(candidate_checks, "_CHECKED", most)
         assert outcome(NumpyElementwise(), of) is None
     assert len(reads) == 2
 
@@ -176,7 +176,7 @@ def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
     measured = results(of, [careless, good, careless, good], memory)
     assert [measurement.failure is None for measurement in measured] == [False, True, False, True]
     for pair, right in ((good, True), (careless, False), (good, True)):
-        assert (why_wrong(CandidateSet(of, HOST, memory), *pair) is None) == right
+        assert (why_wrong(CandidateChecks(of, HOST, memory), *pair) is None) == right
 
 
 def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
@@ -199,7 +199,7 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
     monkeypatch.setattr(type(HOST), "empty", bounded)
     of, algorithm = layer(), HostIm2col()
     variant = next(iter(algorithm.variants(of.problem, HOST)))
-    assert why_wrong(CandidateSet(of, HOST, memory), algorithm, variant) is None
+    assert why_wrong(CandidateChecks(of, HOST, memory), algorithm, variant) is None
     assert refused and refused[0] > 0
 
 

@@ -14,10 +14,10 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.check import GUARD, DeviceCheck, error_of, handles
+from gossamer.plan.tune.candidate_checks import CandidateChecks
 from gossamer.plan.tune.discontinuity import Bounds
 from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.output_errors import GUARD, DeviceCheck, error_of, handles
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_spec, pack
 from tests.plan.tune.paced import why_wrong
 
@@ -227,7 +227,7 @@ def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_devi
     algorithm = next(algorithm for algorithm in OPS["gemm"].algorithms
                      if algorithm.supports(problem, compiled_device) is None)
     variant = next(iter(algorithm.variants(problem, compiled_device)))
-    candidates = CandidateSet(layer, compiled_device, memory)
+    candidates = CandidateChecks(layer, compiled_device, memory)
     assert why_wrong(candidates, algorithm, variant) is None
     assert len(errors) == 1 and errors[0] is not None and errors[0] < 1e-5
 
