@@ -92,9 +92,10 @@ def threads_in(config_text: str) -> Threads | None:
     return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
 
 
-def other_settings(config: Config) -> Config:
-    """Return the settings of a config other than the number of threads."""
-    return tuple(setting for setting in config if setting[0] != THREADS)
+def without_host_threads(config: Config, device: Device) -> Config:
+    """Return a config on the host without the number of threads; other devices' as they are."""
+    return config if device.compiles else tuple(
+        setting for setting in config if setting[0] != THREADS)
 
 
 def without_threads(config_text: str) -> str:

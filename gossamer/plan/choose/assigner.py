@@ -254,8 +254,8 @@ def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def one_thread(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit only candidates that use one thread, and those without a number of threads."""
-    return dict(candidate.variant.config).get(THREADS, ONE) == ONE
+    """Admit on the host only candidates that use one thread, or have no number of threads."""
+    return node.device.compiles or dict(candidate.variant.config).get(THREADS, ONE) == ONE
 
 
 def whole(node: MeasuredLayer, candidate: Candidate) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.ops.host_threads import ALL, Threads, of_threads, other_settings
+from gossamer.ops.host_threads import ALL, Threads, of_threads, without_host_threads
 from gossamer.plan.policy import (
     UNMEASURED,
     Effort,
@@ -76,8 +76,8 @@ class Space:
             most, count = self.limits.most_configs_of(algorithm), 0
             found: list[Variant] = []
             for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
-                                                 key=lambda variant: other_settings(
-                                                     variant.config)):
+                                                 key=lambda variant: without_host_threads(
+                                                     variant.config, device)):
                 if most is not None and count >= most:
                     break
                 group = list(variants)

@@ -3,6 +3,7 @@ beside it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.tune.space import Space
 from gossamer.tensor import default_spec
+from tests.ops.recording import RecordingDevice
 
 PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
 OTHER = replace(PROBLEM, out_channels=8)
@@ -77,3 +79,33 @@ def test_floats_that_are_rounded_to_integers_stay_in_float32(
     exact = {variant.precision for variant in variants
              if variant.is_as_precise_as_float32(problem)}
     assert exact == ({"fp32", "fp16"} if facts else {"fp32"})
+
+
+class Threaded(Algorithm):
+    """Twenty tiles, each with one thread and with all threads."""
+
+    op, name = "conv2d", "threaded"
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return None
+
+    def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
+        for tile, threads in itertools.product(range(20), (1, "all")):
+            yield Variant((("tile", tile), ("threads", threads)), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        raise AssertionError("nothing is built")
+
+
+@pytest.mark.parametrize(("size", "on_host", "tiles", "threads"), [
+    (6, True, 8, {1, "all"}), (600, True, 8, {"all"}), (6, False, 4, {1, "all"})])
+def test_numbers_of_threads_on_the_host_do_not_count_as_configs(
+        size: int, on_host: bool, tiles: int, threads: set[int | str]) -> None:
+    """On other devices a setting of the same name is the number of work-items."""
+    problem = replace(PROBLEM, height=size, width=size)
+    listed = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
+    variants = listed.within_effort(Threaded(), problem,
+                                    find("host") if on_host else RecordingDevice())
+    assert {variant["tile"] for variant in variants} == set(range(tiles))
+    assert {variant["threads"] for variant in variants} == threads
+    assert len(variants) == tiles * len(threads)

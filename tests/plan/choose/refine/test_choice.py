@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import model, runtime, save, weights
+from tests.ops.recording import RecordingDevice
 from tests.plan.choose.refine.separable import (
     CHOICE,
     DENSE,
@@ -211,6 +213,13 @@ def test_one_thread_is_taken_unless_several_are_faster_as_a_whole(
     convolutions = [step for step in plan.program(2).steps if step.layer.op == "conv2d"]
     assert {threads(step.variant) for step in convolutions} == ({1} if is_taken else {"all"})
     assert ("taken" in outcomes(plan)["one thread"]) == is_taken
+
+
+def test_work_items_of_other_devices_are_no_threads_of_the_host() -> None:
+    candidate: Any = SimpleNamespace(variant=Variant((("threads", 256),), (), ()))
+    nodes: list[Any] = [SimpleNamespace(device=device) for device in (RecordingDevice(),
+                                                                       find("host"))]
+    assert [refine.one_thread(node, candidate) for node in nodes] == [True, False]
 
 
 @pytest.mark.parametrize(("time", "outcome"), [
