@@ -117,7 +117,7 @@ def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
     In each slice, the first layer's weights come first, as (input channels / 8, 64 lines, 8 input
     channels). The second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels
-    of the slice). Each line belongs to one output channel of the layer. Of every 32 lines, line
+    of the slice). Each line belongs to one output channel of its layer. Of every 32 lines, line
     8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring
     channels.
     """
@@ -215,8 +215,8 @@ slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""Maximum number of slices with which all weights may be kept in shared memory, limited by the
-number of barriers."""
+"""Maximum number of slices at which all weights may be kept in shared memory, limited by the number
+of barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
 """Candidate numbers of slots (buffers in shared memory) for inputs and for slices; the first

@@ -30,8 +30,8 @@
 /* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
  * pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
-/* 1: `hidden` is the number of hidden channels, real_hidden, rounded up to a multiple of CHUNK;
- * 0: the two numbers are equal */
+/* 1: `hidden` is real_hidden, the number of hidden channels, rounded up to a multiple of CHUNK; 0:
+ * both are equal */
 #define PADDED 0
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
@@ -55,7 +55,7 @@
 #define UNITS CEIL_DIV(TILE, 4) /* groups of four pixels of a tile */
 #define QUADS (CHUNK / 4)       /* groups of four channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
-/* KEEP_REAL sets hidden channels that do not exist to 0: an epilogue may give them any value. */
+/* KEEP_REAL zeroes hidden channels that do not exist: an epilogue may give them any value. */
 #if PADDED
 #define KEEP_REAL(value, channel)                                       \
     (value).x = (channel) < real_hidden ? (value).x : 0.0f;             \
