@@ -113,7 +113,7 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the weights of each slice of 64 output channels of the first layer.
+    """Return the weights of each slice, 64 output channels of the first layer.
 
     In each slice, the first layer's weights come first, as (input channels / 8, 64 lines, 8 input
     channels). The second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels
@@ -210,8 +210,7 @@ def reason_unfused(pair: PointwisePair) -> str | None:
 PIXELS = 128
 """Number of pixels per tile."""
 SLICE = 64
-"""Number of the first layer's output channels per slice. The first layer is computed slice by
-slice."""
+"""Number of output channels of the first layer per slice; the layer is computed slice by slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32

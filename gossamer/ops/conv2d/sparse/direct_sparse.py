@@ -271,11 +271,11 @@ def _fitting(device: Device) -> list[PublishedForm]:
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
     """Return a sort key of kernels, the fastest expected first.
 
-    The key is not a time. It is the number of loads of a work-item per weight: one for the input of
-    each point, and for the weight itself one from shared memory or two from device memory. If there
-    are more than 2048 work-items per multiprocessor, the number is multiplied by their ratio to
-    2048. Of kernels with equal numbers, the one with the fewest work-items comes first. Kernels
-    that the device may not be able to run come last.
+    The key is not a time. It counts the loads of a work-item per weight: one for the input of each
+    point, and for the weight itself one if it is in shared memory, or two if it is in device
+    memory. If there are more than 2048 work-items per multiprocessor, the number is multiplied by
+    their ratio to 2048. Of kernels with equal numbers, the one with the fewest work-items comes
+    first. Kernels that the device may not be able to run come last.
     """
     points = problem.pixels
     span = form.threads * form.points

@@ -9,8 +9,8 @@
  * adds their projection to sums in registers. So the expanded tensor is never in global memory.
  * Tensors are NHWC.
  *
- * A unit of work is four neighbouring pixels and four channels. A work-item computes SUMS units of
- * the projection. */
+ * A unit is four neighbouring pixels by four channels. A work-item computes SUMS units of the
+ * projection. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_H 4 /* rows of outputs of a tile */
@@ -52,8 +52,8 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define TILE (TILE_H * TILE_W)
-#define UNITS CEIL_DIV(TILE, 4) /* groups of four pixels of a tile */
-#define QUADS (CHUNK / 4)       /* groups of four channels of a chunk */
+#define UNITS CEIL_DIV(TILE, 4) /* units along the pixels of a tile */
+#define QUADS (CHUNK / 4)       /* units along the channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 /* KEEP_REAL zeroes hidden channels that do not exist: an epilogue may give them any value. */
 #if PADDED
