@@ -216,7 +216,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # min() returns the first of equally short configs, so that configs already listed are preferred
+    # min() returns the first of equally short configs, so configs already listed are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
