@@ -48,7 +48,7 @@ def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    # the argument of exp is never positive, so that exp cannot overflow
+    # the argument of exp is never positive, so exp cannot overflow
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 

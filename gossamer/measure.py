@@ -28,7 +28,7 @@ _MOST_PAUSES = 10
 """The length of a pause in `wait_for_rest` in seconds, and the maximum number of pauses.
 
 Threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work. Some operating
-systems count CPU time in ticks of up to 10 ms, so that a spinning thread looks idle during a pause
+systems count CPU time in ticks of up to 10 ms, so a spinning thread looks idle during a pause
 shorter than a tick.
 """
 _AT_REST = 0.1

@@ -74,7 +74,7 @@ class Format(HashedOnce):
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
     border: numbers of rows and columns of zeros stored around each image (top, left, bottom,
-    right); for a packed dtype, of words of zeros.
+    right); for a packed dtype, these zeros are words.
     other_channels: for a slice of a larger NHWC tensor, the numbers of channels of other tensors
     before and after this tensor's channels in each pixel; otherwise (0, 0).
     """

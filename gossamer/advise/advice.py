@@ -66,7 +66,7 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The way of lowest sparsity from which on pruning pays; None if it never does.
+        """The least sparse unstructured way that pays along with all sparser ones, or None.
 
         Pruning pays if the layers are faster than unchanged. Times within SLACK count as equal.
         """

@@ -63,7 +63,7 @@ class CallCase(Case):
 
 
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measure all contenders of a case of calls.
+    """Measure all contenders of a case.
 
     Contenders that are absent or fail are listed with the reason. Raises GossamerError if gossamer
     itself fails.

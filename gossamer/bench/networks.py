@@ -39,7 +39,7 @@ layers of MobileNetV2 to 3e-3 in TF32, and to 4e-3 in float16.
 _ANY_ERROR = 10.0
 """The error limit of networks with discontinuous functions, larger than any of their errors."""
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that may amplify the smallest difference, so that later errors are unbounded."""
+"""Functions that may amplify the smallest difference, so later errors are unbounded."""
 
 
 @cache

@@ -136,9 +136,9 @@ def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] |
     """Return the dotted names allowed in the header Host; None allows any.
 
     The check of the header protects a server that only this machine can reach against DNS
-    rebinding: an attacker's website resolves its own name to this machine's address, so that its
-    pages in a local browser can reach the server. The header Host of such requests contains the
-    website's name.
+    rebinding: an attacker's website resolves its own name to this machine's address, so its pages
+    in a local browser can reach the server. The header Host of such requests contains the website's
+    name.
 
     Raises InputError if a value of --allow-host is not a name.
     """

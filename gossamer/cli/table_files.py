@@ -34,7 +34,7 @@ def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> No
     """Write the rows.
 
     A value that is neither a number nor text is written as text. In a .parquet file, each column
-    has one type, so that all values of a column are written as text if any of them is.
+    has one type, so all values of a column are written as text if any of them is.
 
     Raises InputError if the file cannot be written.
     """

@@ -109,7 +109,7 @@ def part_of(buffer: Buffer, offset: int, nbytes: int) -> Buffer:
 
 
 class HostDevice(Device):
-    """NumPy on this machine. The host has no streams, so that all calls are synchronous."""
+    """NumPy on this machine. The host has no streams, so all calls are synchronous."""
 
     api = "host"
     alignment = _ALIGNMENT

@@ -253,10 +253,10 @@ class OpenCLDevice(Device):
         """Return the time of some work in microseconds.
 
         On GPUs the time is measured by the host's clock, on other devices by events. GPUs run short
-        kernels faster than drivers queue them, so that the time of a short kernel is the time to
-        queue it. Events need a stream with profiling, on which NVIDIA's driver takes twice as long
-        to queue a kernel as on the streams of plans. On a GPU, events would therefore measure
-        longer times than kernels need in a plan.
+        kernels faster than drivers queue them, so the time of a short kernel is the time to queue
+        it. Events need a stream with profiling, on which NVIDIA's driver takes twice as long to
+        queue a kernel as on the streams of plans. On a GPU, events would therefore measure longer
+        times than kernels need in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)

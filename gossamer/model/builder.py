@@ -290,8 +290,8 @@ class GraphBuilder:
         strides, dilations, pads
             As for `conv2d`.
         ceil_mode : bool
-            Whether the output size is rounded up, so that the last window may extend beyond the
-            padded input.
+            Whether the output size is rounded up; the last window may then extend beyond the padded
+            input.
         count_include_pad : bool
             Whether averages count elements of the padding.
         **names

@@ -301,7 +301,7 @@ class Algorithm(abc.ABC):
         Whether `jobs` can also compute fewer images than the problem has. A plan then computes
         image by image, so that the tensors between layers stay in the caches.
     exact : bool
-        Whether the algorithm sums bits exactly, as integers, so that reports state the precision
+        Whether the algorithm sums bits exactly, as integers; reports then state the precision
         EXACT. Variants of precision fp16 round the sums to float16 and are reported as "fp16".
     rounds_sums : bool
         Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants

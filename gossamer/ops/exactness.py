@@ -28,7 +28,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
     In float32 the sums are exact as long as their magnitudes stay within 2^24.
 
-    facts: the value facts of the layer's run-time inputs, as its problem states them.
+    facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
     """
     return bool(facts) and facts[0].is_integer and weights.facts.is_integer
@@ -36,7 +36,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Return the lowest precision that leaves the results of an op with products unchanged.
+    """Return the lowest precision that does not change the results of an op with products.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
@@ -48,7 +48,7 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Return the lowest precision that leaves the results of an op without products unchanged.
+    """Return the lowest precision that does not change the results of an op without products.
 
     facts: the value facts of all values that the op reads or writes.
     """

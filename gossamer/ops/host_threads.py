@@ -50,8 +50,8 @@ Config = tuple[tuple[str, int | str], ...]
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
     """Return a config for each number of threads that is worth measuring.
 
-    The configs do not depend on the number of threads that BLAS has on this machine, so that plans
-    from other machines have the same configs.
+    The configs do not depend on the number of threads that BLAS has on this machine, so plans from
+    other machines have the same configs.
 
     multiply_adds: number of multiply-adds of one product; None if it depends on the batch size, on
     which configs must not depend.

@@ -118,7 +118,7 @@ def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
     for _ in range(2):
         remainder = written.add("fma", quotient, opposite, dividend)
         quotient = written.add("fma", remainder, reciprocal, quotient)
-    # the remainder of an infinite estimate is NaN, so that such an estimate is kept
+    # the remainder of an infinite estimate is NaN, so such an estimate is kept
     is_finite = written.add("less", written.add("abs", estimate), written.constant(float("inf")))
     return written.add("where", is_finite, quotient, estimate)
 

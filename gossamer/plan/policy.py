@@ -236,7 +236,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
     """Return the algorithms that a policy allows for a layer.
 
-    The reason why each other algorithm is not allowed is added to `reasons`.
+    The reasons why the other algorithms are not allowed are added to `reasons`.
 
     A layer that the policy's `force` names takes the algorithm that `force` specifies, and no
     other. For all other layers these rules apply in order:

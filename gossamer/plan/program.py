@@ -127,7 +127,7 @@ class Step:
 
     device: the plan's device, or the host if the layer fell back to it.
     inputs, outputs: names of values in the layouts of the variant.
-    rejected: for each other algorithm why it was not taken.
+    rejected: for every other algorithm, why it was not taken.
     """
 
     layer: Layer

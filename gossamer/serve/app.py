@@ -118,7 +118,7 @@ class Server:
     body_seconds: time limit for sending a body, in seconds.
     hosts: the names with a dot that are allowed in the header Host; None allows any name. Names
     without a dot and IP addresses are always allowed.
-    is_ending: whether the server is shutting down, so that each response closes its connection.
+    is_ending: whether the server is shutting down; each response then closes its connection.
     """
 
     def __init__(self, models: Models, *, most_bytes: int = 2**26, most_json: int = 2**26,

@@ -138,8 +138,8 @@ def _copy(module: nn.Module) -> nn.Module:
 def module_of(program: Any) -> Any:
     """Return the module of an exported program.
 
-    The module does not run the program's guards, so that it also accepts inputs of other sizes than
-    the example's. Other objects are returned unchanged.
+    The module does not run the program's guards, so it also accepts inputs of other sizes than the
+    example's. Other objects are returned unchanged.
     """
     if not isinstance(program, torch.export.ExportedProgram):
         return program
@@ -238,7 +238,7 @@ def as_array(tensor: Any) -> np.ndarray:
 
 
 def check_kind(module: Any) -> None:
-    """Raise InputError if an object is no module that torch.export accepts."""
+    """Raise InputError if an object is not a module that torch.export accepts."""
     if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
                          "accept; give the nn.Module from which it was made")

@@ -213,7 +213,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
-    # torch.export treats a size of 1 as a constant, so that a free size needs at least two images
+    # torch.export treats a size of 1 as a constant, so a free size needs at least two images
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
@@ -312,10 +312,10 @@ def _quiet_registration() -> Iterator[None]:
 def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
     """Return torch's export function with a cached operator table.
 
-    torch.onnx.export builds the table of operators anew in each call, which needs seconds.
+    torch.onnx.export builds the table of operators anew in each call, which takes seconds.
 
     registering: the imported modules of _REGISTERING. The table contains the operators that these
-    modules register, so that each set of modules has a separate table.
+    modules register, so each set of modules has a separate table.
     """
     try:
         from torch.onnx import _constants

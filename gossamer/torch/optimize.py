@@ -1,4 +1,4 @@
-"""Optimises a PyTorch module, and compares the outputs with the original module's."""
+"""Optimises a PyTorch module, and compares its outputs with those of the original module."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer can compute it.
-    least_operators: parts with fewer operators are left to torch, since calling them would cost
-    more time.
+    least_operators: parts with fewer operators are left to torch, since a call would cost more time
+    than it saves.
     left: reasons, by node name, for nodes that torch must compute.
     """
     record = _Record(module)
@@ -113,8 +113,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
     """Return lists of nodes that gossamer may compute as parts.
 
-    Each part can be computed in one call: the operators left to torch whose results the part reads
-    run before the part, and those that read its results run after it.
+    Each part can be computed in one call: torch's operators whose results it needs run before it,
+    and torch's operators that need its results run after it.
     """
     stages: dict[fx.Node, int] = {}  # even stages are gossamer's, odd ones are torch's
     constants: set[fx.Node] = set()
@@ -146,7 +146,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except Exception as error:
-        # torch computes the part; bake_all() has already made its weights attributes
+        # torch computes the part, whose weights bake_all() has already turned into attributes
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
@@ -250,7 +250,7 @@ class _Support:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's reason, without advice for callers of optimize."""
+    """Return an error's reason, without the advice on options."""
     text = str(error).partition(", and strict allows")[0]
     return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))
 

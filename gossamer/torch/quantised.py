@@ -18,8 +18,8 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""For each of torch's functions, this module's names of its first arguments. A dtype may follow
-them."""
+"""For each of torch's functions, this module's names for the function's first arguments. A dtype
+may follow them."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
 """Names of arguments in this module, by torch's names, if they differ."""
@@ -60,8 +60,8 @@ class WithPlainQuantisation(TorchFunctionMode):
 class QuantisedInFloat64(TorchFunctionMode):
     """A mode in which quantisation accepts and returns float64.
 
-    torch's functions do not support float64. In float64, sums of integers are exact, so that each
-    sum is rounded to the right integer.
+    torch's functions do not support float64. In float64, sums of integers are exact, so each sum is
+    rounded to the right integer.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),

@@ -42,7 +42,7 @@ _HERE = 3
 """Maximum number of kernels that this process compiles concurrently, in addition to `compilers`.
 
 A rule of thumb: within one process, NVRTC parses only one kernel at a time. Parsing takes about 20
-of the 150 milliseconds of a compilation, so that with many threads most of them would wait.
+of the 150 milliseconds of a compilation, so with many threads most of them would wait.
 """
 
 

@@ -371,7 +371,7 @@ class OpDef:
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
-    float_only: whether the op is computed in float32 only, so that other dtypes are refused.
+    float_only: whether the op is computed in float32 only; other dtypes are then refused.
     attribute_inputs: names of the attributes that a node may instead read from its second and
     further inputs, in the order of these inputs.
 

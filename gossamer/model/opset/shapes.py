@@ -74,9 +74,9 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 def _reshape_shape(state: InferenceState, node: Node) -> None:
     """Compute the sizes that 0 and -1 denote in a new shape.
 
-    A file for one batch size contains this batch size as a number in its shapes. If the input's
-    first dimension follows the batch, this number in the output's first dimension is replaced by
-    the size at the state's batch size.
+    A file for one batch size has shapes with numbers that depend on this batch size. If the input's
+    first dimension follows the batch, such a number in the output's first dimension is scaled to
+    the state's batch size.
     """
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
@@ -206,7 +206,7 @@ def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
 
 
 def _reshape_mixes(images: Images, node: Node) -> str | None:
-    """The mixing rule of a reshape.
+    """Return how a reshape mixes images; None if it mixes none.
 
     No images are mixed if the sizes before the images' axis have the same product in the input and
     in the output.

@@ -4,7 +4,7 @@
  * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
  * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
  * kernel subtracts the mean and then the rest from x. Where the mean is far from 0, the difference
- * x - mean has no rounding error of its own, so that only the rest has to be subtracted from the
+ * x - mean has no rounding error of its own, so only the rest has to be subtracted from the
  * difference. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

@@ -134,7 +134,7 @@ def _is_scalar_or_per_channel(shape: tuple[int, ...], channels: int, rank: int) 
 
 
 class PublishedLeaky(KernelAlgorithm):
-    """The leaky ReLU published with a convolution in OpenCL.
+    """The leaky ReLU of the published OpenCL program (see conv2d/dense/published.py).
 
     The kernel is not fused with other steps. Each work-item computes one element. Work-groups have
     512 work-items, or fewer if the device does not allow 512.

@@ -1,4 +1,4 @@
-"""The base class of algorithms for fusions, and constants under other names."""
+"""The base class of algorithms for fusions, and weights with renamed arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 
 
 class RenamedWeights(Weights):
-    """Constants under other names.
+    """Weights whose constants have other names.
 
     Packing and caching are delegated to the original `Weights`.
 

@@ -9,8 +9,8 @@
  * over all channels: each work-group gives the other work-groups its partial sums over its own
  * channels.
  *
- * weights: for each work-group the weights of the first product for its channels, as (SQUEEZED
- * numbers, channels), and the weights of the second product in the same shape. */
+ * weights: for each work-group, the first product's weights for the work-group's channels, as
+ * (SQUEEZED, channels), and then the second product's weights in the same shape. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */
@@ -21,7 +21,7 @@
 #define SLICE_WORDS 2 /* words of a pixel that a work-group has */
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
-#define HELD 1 /* 1: the words of an image that a work-group reads fit its shared memory */
+#define HELD 1 /* 1: a work-group's words of an image fit into shared memory */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
 #define HELD_AT 2116
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */

@@ -208,7 +208,7 @@ class ChannelAttention(FusionAlgorithm):
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
-    """Return a fusion as a squeeze-and-excite layer; None if it is none."""
+    """Return a fusion as a squeeze-and-excite layer; None if it is not one."""
     if len(problem.parts) != PARTS:
         return None
     layer = layer_within(problem, 0, ENTRY)

@@ -38,7 +38,7 @@
 #define POOL_W 3 /* columns of the windows over which maxima are taken */
 #define POOL_Y 2 /* rows from one of these windows to the next */
 #define POOL_X 2 /* columns from one of these windows to the next */
-/* rows of outputs that are multiplied together: POOL_Y where windows share rows, otherwise POOL_H */
+/* rows of outputs that are multiplied together: POOL_Y where windows share rows, else POOL_H */
 #define ROWS 2
 #define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
 /* rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE next rows */
@@ -46,7 +46,7 @@
 /* 1: the weights include the bias of each channel. Lines then have a 1 after the numbers of a
  * window, and a window has at most 7 columns. */
 #define FOLDED 0
-/* the least result, as a pair of halves: 0 where the epilogue is folded and ends with ReLU, otherwise
+/* the least result, as a pair of halves: 0 where the epilogue is folded and ends with ReLU, else
  * minus infinity */
 #define LEAST 0xfc00fc00u
 /* 1: the kernel computes the image from the network's input; 0: the network's input is the image */
@@ -72,7 +72,7 @@
 #define LINES (CHANNELS * KERNEL_H) /* lines of a window */
 #define STEPS CEIL_DIV(LINES, 2)    /* steps, which multiply two lines each */
 #define RING (CHANNELS * ROWS_HELD) /* lines of the ring */
-#define ZERO_LINE (RING + 1)        /* number of the line of zeros */
+#define ZERO_LINE (RING + 1)        /* index of the line of zeros */
 #define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes of the weights */
 #define ADVANCE (POOL_Y * STRIDE_Y) /* rows of the image from one row of results to the next */
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
@@ -109,7 +109,7 @@ INLINE ulong step_descriptor(uint word, uint upper)
 
 /* Computes the products of ROWS rows of outputs; with wgmma, only begins to compute them. lines,
  * weights: the addresses of the lines and of the weights in shared memory. row_line: function that
- * returns the first line under the windows of an output row, as a number in the ring. */
+ * returns the first line under the windows of an output row, as an index in the ring. */
 template <typename RowLine>
 INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint weights,
                           RowLine row_line, [[maybe_unused]] uint warp, [[maybe_unused]] uint lane)

@@ -1,8 +1,8 @@
 """A network's first convolution fused with the max pooling of its result.
 
 The convolution has few input channels. The algorithm convolution_pool_mma computes both layers in
-one kernel for NVIDIA GPUs, so that the convolution's result, the largest tensor of many networks,
-is never written to memory.
+one kernel for NVIDIA GPUs; the convolution's result, the largest tensor of many networks, is never
+written to memory.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
     """Yield the candidate tiles.
 
-    The two largest numbers of output channels per work-group are used that divide the convolution's
+    Uses the two largest numbers of output channels per work-group that divide the convolution's
     output channels and whose sums fit the registers.
     """
     rows_of_results = max(1, pool.out_height)

@@ -5,10 +5,10 @@
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
  *
  * The work-groups share tiles of 128 pixels round-robin. A work-group computes a slice, 64 channels
- * of `wide`, at a time. The added tensor's part of a slice is copied to a slot in shared
- * memory. The results of the first product replace this part, are written to memory, and are the
- * left operand of the second product. The weights of a slice are a stage: the first layer's weights
- * for the slice's outputs, and the second layer's weights for the slice as inputs.
+ * of `wide`, at a time. The same slice of the added tensor is copied to a slot in shared memory.
+ * The results of the first product replace it, are written to memory, and are the left operand of
+ * the second product. A stage is the weights of a slice: those of the first convolution that
+ * produce the slice, and those of the second convolution that multiply it.
  *
  * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
  * copy pixels and the added tensor, to rings of slots. */
@@ -17,19 +17,19 @@
 #define HALVES 1 /* 1: operands are float16 */
 #define TILE_M 64 /* output channels of a product */
 #define CHANNELS 64 /* channels of x */
-#define WIDE 256 /* channels of the first layer's results */
+#define WIDE 256 /* channels of `wide` */
 #define OUT_CHANNELS 64 /* channels of y */
-#define ADDS 0 /* 1: the first layer adds a tensor */
+#define ADDS 0 /* 1: the first epilogue adds a tensor */
 #define ADDED x /* the kernel parameter of the added tensor */
-#define WRITES_WIDE 1 /* 1: the first layer's results are written to memory */
+#define WRITES_WIDE 1 /* 1: `wide` is written to memory */
 #define INPUTS 2 /* slots for pixels of x */
 #define SLOTS 4 /* slots for slices */
 #define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 40 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
-#define FIRST_EPILOGUE_PARAMETERS /* the operands of the first layer's epilogue */
-#define SECOND_EPILOGUE_PARAMETERS /* the operands of the second layer's epilogue */
-/* apply the first and the second layer's epilogue to four neighbouring channels */
+#define FIRST_EPILOGUE_PARAMETERS /* the operands of the first epilogue */
+#define SECOND_EPILOGUE_PARAMETERS /* the operands of the second epilogue */
+/* apply the first and the second epilogue to four neighbouring channels */
 #define FIRST_EPILOGUE4(value, channel, index)
 #define SECOND_EPILOGUE4(value, channel, index)
 #endif
@@ -47,10 +47,10 @@
 #define TILE 128
 #define WORK_GROUP_SIZE 384
 #define COPIERS 96 /* work-items that copy pixels */
-#define SLICES (WIDE / 64) /* slices of the first layer's results */
+#define SLICES (WIDE / 64) /* slices of `wide` */
 #define INPUT_BYTES (TILE * CHANNELS * 2)
 #define SLOT_BYTES (TILE * 128)
-#define FIRST_BYTES (64 * CHANNELS * 2) /* the first layer's part of a stage */
+#define FIRST_BYTES (64 * CHANNELS * 2) /* bytes of the first convolution's weights in a stage */
 #define STAGE_BYTES (FIRST_BYTES + 64 * OUT_CHANNELS * 2)
 #define PARTS (OUT_CHANNELS / 64) /* parts of y, each of 64 channels */
 #define BARRIERS_BYTES 1024

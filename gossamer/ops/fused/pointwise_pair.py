@@ -113,11 +113,11 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the weights of each slice of 64 output channels of the first layer.
+    """Return the weights of each slice, 64 output channels of the first layer.
 
     In each slice, the first layer's weights come first, as (input channels / 8, 64 lines, 8 input
     channels). The second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels
-    of the slice). Each line belongs to one output channel of the layer. Of every 32 lines, line
+    of the slice). Each line belongs to one output channel of its layer. Of every 32 lines, line
     8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring
     channels.
     """
@@ -210,13 +210,12 @@ def reason_unfused(pair: PointwisePair) -> str | None:
 PIXELS = 128
 """Number of pixels per tile."""
 SLICE = 64
-"""Number of the first layer's output channels per slice. The first layer is computed slice by
-slice."""
+"""Number of output channels of the first layer per slice; the layer is computed slice by slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""Maximum number of slices with which all weights may be kept in shared memory, limited by the
-number of barriers."""
+"""Maximum number of slices at which all weights may be kept in shared memory, limited by the number
+of barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
 """Candidate numbers of slots (buffers in shared memory) for inputs and for slices; the first

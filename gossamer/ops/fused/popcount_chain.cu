@@ -1,5 +1,5 @@
 /* A chain of products with matrices of signs as one kernel: each product reads the signs of the
- * product before it.
+ * previous product's results.
  *
  * A cluster of CLUSTER work-groups computes one row of every product. Each work-group has a part of
  * each product's columns. The work-group copies the weights of these columns to its shared memory

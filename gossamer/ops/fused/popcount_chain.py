@@ -1,9 +1,9 @@
 """Consecutive binary matrix products in one kernel with clusters (sm_90).
 
 Each product reads the signs of the previous product's results. A product with a single row takes
-less time than a kernel launch, so that one kernel for all products is much faster than one kernel
-per product. Products of signs are computed by XOR and popcount. Source: M. Courbariaux, I. Hubara,
-D. Soudry, R. El-Yaniv and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
+less time than a kernel launch, so one kernel for all products is much faster than one kernel per
+product. Products of signs are computed by XOR and popcount. Source: M. Courbariaux, I. Hubara, D.
+Soudry, R. El-Yaniv and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Product:
     def columns(self) -> int:
         """Number of columns per work-group.
 
-        The columns of all work-groups together, padded, fill whole 64-bit words.
+        Together, the columns of all work-groups, including padding, fill whole 64-bit words.
         """
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32
 
@@ -219,7 +219,7 @@ class PopcountChain(FusionAlgorithm):
 
 
 def _chain(problem: FusionProblem) -> _Chain | str:
-    """Return a fusion as a chain of products, or the reason why it is none."""
+    """Return a fusion as a chain of products, or the reason why it is not one."""
     if tuple(part.op for part in problem.parts) not in PopcountChain.patterns:
         return "needs successive matrix products"
     last = len(problem.parts) - 1

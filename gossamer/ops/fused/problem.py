@@ -181,7 +181,7 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
 class PartProblem(FusionProblem):
     """A part of a network that is computed by a network library.
 
-    whole: whether the part is the whole network, so that no other layer needs the CPU cores.
+    whole: whether the part is the whole network; then, no other layer needs the CPU cores.
     """
 
     op: ClassVar[str] = "part"
@@ -289,7 +289,7 @@ class SqueezeExciteLayer:
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Return PARTS parts of a fusion as a squeeze-and-excite layer; None if they are none.
+    """Return PARTS parts of a fusion as a squeeze-and-excite layer; None if they are not one.
 
     first: index of the first part.
     x: source of the image.

@@ -262,7 +262,7 @@ class LargeGemm(Algorithm):
             "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            # kernels with bounds checks need more registers, so that only one work-group fits on
+            # kernels with bounds checks need more registers, so only one work-group fits on
             # a multiprocessor
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),

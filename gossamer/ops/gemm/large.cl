@@ -21,7 +21,7 @@
 #define LANES_N 8 /* work-items of a warp along the columns */
 /* work-groups that are to fit a multiprocessor at once, which bounds the registers */
 #define BLOCKS_PER_UNIT 1
-/* 0: rows, columns and depth are multiples of the tile's sizes, so that no bounds are checked */
+/* 0: rows, columns and depth are multiples of the tile's sizes, and no bounds are checked */
 #define CHECKED 1
 /* tiles in shared memory: with 2, the next tile waits in registers; with more, all tiles but one
  * are filled by asynchronous copies (CUDA from sm_80 on) */

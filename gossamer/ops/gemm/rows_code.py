@@ -15,10 +15,10 @@ of four cycles, and two additions begin per cycle."""
 
 
 def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
-    """Return an LLVM module with the function "product", each task of which computes a panel.
+    """Return an LLVM module whose function "product" computes one panel per task.
 
-    The arguments are the addresses of the input, of the output, of the weights (panels, depth,
-    vectors * lanes), and of the epilogue's operands.
+    The function reads the addresses of the input, the output, the weights (panels, depth, vectors *
+    lanes), and the epilogue's operands from its first argument.
     """
     module = ir.Module()
     code = Code(module, "product", [POINTER, INT64, INT64, POINTER])

@@ -92,10 +92,10 @@ def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
 
 
 class PackedPad(PackedAlgorithm):
-    """Padding of packed words with a constant along rows and columns.
+    """Padding of packed words along rows and columns with a constant.
 
-    Negative pads crop. The constant and all values that the value facts allow must be representable
-    in bits (-1, 1) or in trits (-1, 0, 1).
+    Negative pads crop. The constant and all inputs that the value facts allow must be representable
+    in bits (-1, 1) or trits (-1, 0, 1).
     """
 
     op = "pad"
@@ -138,7 +138,7 @@ class PackedPad(PackedAlgorithm):
 
 
 def _uncropped(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Return the slice of an input dimension that is not cropped, and its place in the output.
+    """Return the uncropped slice of an input dimension, and its place in the output.
 
     size: size of the input dimension.
     low, high: numbers of elements added before and after the input; negative numbers crop.

@@ -96,7 +96,7 @@ class Ready:
 class SessionMemory(Buffer):
     """A session and the memory of its constants.
 
-    A SessionMemory is cached like packed weights, so that all contexts of a plan share the session.
+    A SessionMemory is cached like packed weights, so all contexts of a plan share the session.
     """
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:

@@ -47,7 +47,7 @@ class TreeSoftmax(KernelAlgorithm):
         across = inner >= 16
         sums = spec.size // length
         # `lanes` work-items compute each sum. On a CPU, one core runs the work-items of a
-        # work-group one after another in each step of the tree, so that many work-items only take
+        # work-group one after another in each step of the tree, so many work-items only take
         # longer.
         lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:

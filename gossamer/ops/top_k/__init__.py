@@ -44,7 +44,7 @@ class RoundsTopK(KernelAlgorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
-        # no fp16: rounding may change the order, so that indices would be wrong
+        # no fp16: rounding may change the order, and the indices would then be wrong
         return [Variant((), problem.inputs, problem.outputs)]
 
     def kernel_launches(self, weights: Weights, problem: TopKProblem, variant: Variant,

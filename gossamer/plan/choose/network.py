@@ -81,7 +81,7 @@ class Network:
 class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
-    rejected: for each other algorithm why it does not compute the layer.
+    rejected: for every other algorithm, why it does not compute the layer.
     candidates: all measured candidates of the layer.
     """
 

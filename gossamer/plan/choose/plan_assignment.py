@@ -19,7 +19,7 @@ conversion.
 The objective has the cost of the conversion times this variable.
 
 Because of the variables for each reader, the linear relaxation has an integer solution for nearly
-all networks, so that no branching is needed.
+all networks, so no branching is needed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SAMPLE_US = 1e4
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
-    """Return whether a program is faster beyond the samples' spread.
+    """Return whether a program is faster than another by more than the samples' spread.
 
     The upper quartile of its times must be below the lower quartile of the other program's times.
     False unless both programs run.
@@ -67,8 +67,8 @@ def program_key(program: Program, device: Device) -> str:
     """Return 32 hexadecimal digits that identify what a program runs.
 
     The digits are a hash of the program's problems, algorithms with their sources and libraries,
-    configs, layouts, and precisions, of the order of the steps, of which steps copy nothing, and of
-    which step reads which value.
+    configs, layouts, and precisions, and of its steps: their order, which of them copy nothing, and
+    which values each of them reads and writes.
     """
     numbers: dict[str, int] = {}
 

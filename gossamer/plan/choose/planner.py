@@ -141,7 +141,7 @@ class Planner:
     def _refined(self, planned: Planned, tuner: Tuner) -> Planned:
         """Return the plan with the shortest end-to-end time.
 
-        This is the plan of the cheapest assignment, or one of those that are compared with it.
+        This is the plan of the cheapest assignment (`planned`), or a plan that is timed against it.
         """
         from gossamer.plan.choose.refine import refined
 
@@ -199,8 +199,8 @@ class FirstChoices:
     they take a small fraction of the time of other algorithms. A layer that no algorithm of the
     device supports runs on the host.
 
-    fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
-    networks computes; all other layers are computed unfused.
+    fusions: the fusions that the policy's `only` forces; if it forces none, the parts (see
+    fusion.py) that a library for whole networks computes. All other layers are computed unfused.
     """
 
     def __init__(self, network: Network, device: Device, policy: Policy) -> None:
@@ -265,7 +265,7 @@ class FirstChoices:
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
         """Return a layer's possible algorithms, in order, and their device.
 
-        The reason why each other algorithm may not compute the layer is returned, too.
+        Also returns why the other algorithms may not compute the layer, by their names.
         """
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
@@ -297,9 +297,9 @@ class FirstChoices:
                            ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
         """Return the algorithms that `only` forces, by fusion name.
 
-        Each algorithm comes with the reasons why others cannot compute the fusion. The fusions that
-        the algorithm can compute are taken in the order of the network. A fusion that shares a
-        layer with an earlier one is left out.
+        Each algorithm comes with the reasons why other algorithms cannot compute the fusion. The
+        fusions that the algorithm can compute are taken in the order of the network. A fusion that
+        shares a layer with an earlier one is left out.
         """
         forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
         covered: set[str] = set()

@@ -102,9 +102,9 @@ def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> 
     """Return the plan to use.
 
     Of the plans that are equal to the fastest within noise, the network as one part is preferred:
-    other programs on the CPU slow this plan down most, so that without them it would be the
-    fastest. Otherwise a plan with one thread is preferred, which leaves the other cores to them,
-    and otherwise the first plan.
+    other programs on the CPU slow this plan down most; without them, it would be the fastest.
+    Otherwise a plan with one thread is preferred, which leaves the other cores to them, and
+    otherwise the first plan.
     """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:

@@ -1,7 +1,8 @@
 """The cells of a report's tables as text, for the terminal and the HTML page.
 
-A table consists of a dict of headings and a list of rows, which are dicts with the same keys. The
-cell "is_taken" of a row is not shown: it is not empty if the row's candidate or plan was taken.
+A table consists of a dict of headings and a list of rows, which are dicts with the same keys. Rows
+of candidates and plans have a further key, "is_taken", which is not shown as a column: it is "yes"
+if the candidate or plan was taken, and "" otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome"
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of layers, the rows of a report.
+    """Return the table of a report's layers.
 
     The columns "why below 1" (why a layer is slower than with the best dense algorithm) and "zeros
     win below" (the estimated density below which skipping zeros is faster) are left out if they are
@@ -72,13 +73,12 @@ def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Return the algorithm's name, with any precision below float32."""
+    """Return the algorithm's name, and its precision if it is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
 def rejected(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return why algorithms without candidates were not taken, by the algorithms' names.
-    """
+    """Return why algorithms without candidates were not taken, by the algorithms' names."""
     named = {candidate["algorithm"] for candidate in row.get("candidates", ())}
     return {name: reason for name, reason in row["rejected"].items() if name not in named}
 
@@ -95,7 +95,7 @@ def layer_time_text(us: float) -> str:
     """Return the time of a layer with its unit.
 
     Times below 0.05 us are shown as "< 1 us": the profile of ONNX Runtime has whole microseconds,
-    so that a time of 0 is not exact.
+    so a time of 0 is not exact.
     """
     return "< 1 us" if us < 0.05 else duration_text(us)
 

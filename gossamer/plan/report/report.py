@@ -42,7 +42,7 @@ class Report:
     - layers: names of the layers that a fusion covers, or the name of the one layer.
     - precision: precision of the step; EXACT for exact products of signs.
     - form: a LayerForm as a dict; None unless the step is a convolution or product with weights.
-    - rejected: for each other algorithm why it was not taken.
+    - rejected: for every other algorithm, why it was not taken.
     - build_s: elapsed seconds to pack weights and to generate and compile kernels. If several
     layers are built at the same time, each one's seconds include waiting for the others. None if
     not known.

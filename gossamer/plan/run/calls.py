@@ -34,7 +34,7 @@ from gossamer.plan.run.contexts import Contexts
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
-"""Maximum number of known forms of calls."""
+"""Maximum number of forms of calls (see form_of) that are remembered."""
 _NUMBERS = "biufc"
 """Values of dtype.kind of numeric NumPy arrays."""
 
@@ -59,7 +59,7 @@ class Calls:
         self.make_context = make_context
         self.last_batch: int | None = None
         self._known: dict[Hashable, Compute | None] = {}
-        """The functions that compute calls of known forms."""
+        """The functions that compute calls of remembered forms."""
         self.contexts = Contexts(device, make_context, self._known.clear)
         self._is_closed = False
 
@@ -292,8 +292,8 @@ class TailCalls(Calls):
     threads: the threads of ONNX Runtime.
 
     Raises UnsupportedError if ONNX Runtime is not installed or does not support the tail. Raises
-    ValueError if the tail reads values that nothing computes, or if its model has another number of
-    inputs or outputs than the tail.
+    ValueError if the tail reads values that nothing computes, or if the tail and its model differ
+    in the number of inputs or outputs.
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,
@@ -367,7 +367,7 @@ class TailCalls(Calls):
 def _as_taken(info: ValueInfo, value: Any) -> Any:
     """Return an input as ONNX Runtime accepts it.
 
-    Raises InputError for numbers if strings are expected, and the reverse.
+    Raises InputError for numbers if strings are expected, and for strings if numbers are.
     """
     if info.dtype == "string":
         array = np.asarray(value)

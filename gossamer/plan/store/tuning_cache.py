@@ -180,8 +180,8 @@ def _source(op: str, name: str, device: Device) -> str | None:
 class Caches:
     """The tuning caches of several devices.
 
-    cache: the stored measurements of `device`. The measurements of each other device are in another
-    file in the same folder.
+    cache: the stored measurements of `device`. The measurements of every other device are in a
+    separate file in the same folder.
     """
 
     def __init__(self, cache: TuningCache, device: Device) -> None:

@@ -27,8 +27,8 @@ _AHEAD = 2
 exceeds 1 because a build mostly waits for a compiler, which is another process. It is small because
 builds that are started early may turn out to be unnecessary."""
 _MANY = 8
-"""Minimum number of candidates of vendors' libraries for which worker processes that open the
-device are started."""
+"""Minimum number of vendor-library candidates at which worker processes that open the device are
+started."""
 _REFERENCES = 2
 """Maximum number of references that are computed at the same time. A reference consists of many
 short operations that need the GIL. More threads would take longer in total, and delay the thread
@@ -42,7 +42,7 @@ class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
     memory: the memory that these candidates share.
-    compilers: the processes that compile for these candidates.
+    compilers: the processes that compile these candidates.
     """
 
     def __init__(self, device: Device) -> None:
@@ -77,9 +77,9 @@ class CandidateBuilds:
             self._sets.clear()
 
     def start_compilers(self, rows: Sequence[Row]) -> None:
-        """Start the processes that compile for these rows.
+        """Start the processes that compile the candidates of these rows.
 
-        Processes that open the device are started only for many rows of vendors' libraries.
+        Processes that open the device are started only for many vendor-library candidates.
         """
         self.compilers.start()
         if self.device.builds_side_by_side and sum(

@@ -104,8 +104,8 @@ class Bounds:
     Both arrays have the output's shape.
 
     largest: the largest difference of each value; infinite if only the normalised error counts.
-    uncertain: True if rounding may move a value across a discontinuity, so that the value is
-    excluded from the normalised error.
+    uncertain: True if rounding may move a value across a discontinuity; the value is then excluded
+    from the normalised error.
     """
 
     largest: np.ndarray

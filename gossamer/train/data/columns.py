@@ -49,7 +49,7 @@ class CellRules:
 
     @property
     def needs_texts(self) -> bool:
-        """Whether a known column has texts, so that cells must be read as texts."""
+        """Whether a known column has texts; if so, cells must be read as texts."""
         return any(column.values is not None for column in self.known)
 
     def arranged(self, path: Path, names: Sequence[str],
@@ -122,7 +122,7 @@ def is_number(text: str) -> bool:
 
 def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
            rules: CellRules) -> tuple[np.ndarray, tuple[Column, ...]] | None:
-    """Return a table's cells as numbers, and columns with texts.
+    """Return a table's cells as numbers, and the columns with their texts.
 
     The cells are (rows, columns) float32: a gap is NaN, and a text is its index in the column's
     sorted texts. Returns None if the rules do not allow a cell.

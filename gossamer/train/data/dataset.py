@@ -11,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""Minimum side in pixels of a picture that is recognised by its number of features."""
+"""Minimum side in pixels at which a square number of features is taken for a picture."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Dataset:
     shape: height and width of samples that are pictures; None for other samples.
     pixels: whether the numbers are grey levels, 0 to 255.
     source: name of the samples' origin in messages.
-    columns: the columns of x; empty if nothing is known of them. Until columns.encoded() is called,
-    x has NaN for an empty cell, and for a text its index in the texts of its column.
+    columns: the columns of x; empty if nothing is known of them. Until encoded() of columns.py is
+    called, an empty cell is NaN in x, and a text is its index in the column's texts.
     """
 
     x: np.ndarray
@@ -115,8 +115,8 @@ class Preparation:
     shape : tuple of int, optional
         Height and width of pictures before they are padded.
     grey : bool
-        True if the numbers are grey levels from 0 (black) to 255, so that the trained network can
-        also be run on picture files.
+        True if the numbers are grey levels from 0 (black) to 255; the trained network can then also
+        be run on picture files.
     brightness : float, optional
         Mean grey level of the samples, by which inverted pictures are recognised.
     columns : tuple of Column
@@ -137,7 +137,7 @@ class Preparation:
 
         Parameters
         ----------
-        x : array_like of float, shape (n, numbers of a sample)
+        x : array_like of float, shape (n, features)
             Unprepared samples.
         source : str
             Name of the samples in error messages.
@@ -189,7 +189,7 @@ class Preparation:
         Raises
         ------
         InputError
-            If the shape is unknown, or has another number of pixels.
+            If the shape is unknown, or does not have `numbers` pixels.
         """
         if self.shape is None or math.prod(self.shape) != numbers:
             shape = f" of {self.shape[0]}x{self.shape[1]}" if self.shape else ""

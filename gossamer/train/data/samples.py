@@ -16,8 +16,8 @@ from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
 
 _ROUNDING = 1e-6
-"""Maximum standard deviation, relative to the mean, at which a column is treated as constant,
-because rounding to float32 may cause such a deviation."""
+"""Maximum standard deviation, relative to the mean, at which a column is treated as constant:
+rounding to float32 may cause such a deviation."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     limit: maximum number of samples of either set, from the start of the files; None for all.
     numbers: whether a csv or .npz file has regression targets instead of labels.
     rules: rules for cells of csv files that are not numbers; None allows no such cells. Samples
-    with such cells must be encoded by `columns.encoded` before use.
+    with such cells must be encoded by encoded() of columns.py before use.
     Raises InputError if samples are missing or wrong.
     """
     path, rules = Path(path), rules or CellRules()

@@ -246,7 +246,7 @@ class TrainLoop:
         state = slot.state
         slot.previous, slot.has_parameters = state.rng, False
         state.curve.append(mean)
-        # a single call changes both fields, so that Ctrl-C cannot leave only one of them changed
+        # a single call changes both fields, so Ctrl-C cannot leave only one of them changed
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:

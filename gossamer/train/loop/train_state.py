@@ -117,7 +117,7 @@ class TrainState:
     validation: the result after the last epoch; None without validation data.
     best: the best epoch so far; None without validation data, or if the last epoch is kept.
     idle: number of epochs since the last improvement.
-    least: the mean loss of the last improvement by note_loss().
+    least: mean loss of the last epoch that note_loss() counted as an improvement.
     failure: text that says how training diverged, or "". After a divergence, the other fields have
     the values from before the epoch that diverged.
     trained_by: names of the device and of the algorithm that trained last; None before training.

@@ -98,9 +98,9 @@ def _gelu(node: OnnxNode, x: Value) -> Value:
 
 
 def _softplus(x: Value) -> Value:
-    # The argument of exp is never positive, so that exp cannot overflow. log(1 + small) is computed
-    # by W. Kahan's formula, in which the rounding error of the sum cancels: the relative error of
-    # the result is that of `small`.
+    # The argument of exp is never positive, so exp cannot overflow. log(1 + small) is computed by
+    # W. Kahan's formula, in which the rounding error of the sum cancels: the relative error of the
+    # result is that of `small`.
     small = (-x.apply("abs")).apply("exp")
     total = small + 1
     logarithm = total.apply("log") * (small / (total - 1))

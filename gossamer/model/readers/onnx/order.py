@@ -12,7 +12,7 @@ from gossamer.errors import ModelError, quoted
 from gossamer.onnx_model import subgraphs
 
 SCOPES = "pkg.torch.onnx.name_scopes"
-"""The key of the list of PyTorch modules from which a node was exported, in the node's metadata."""
+"""Key in a node's metadata: the list of PyTorch modules from which the node was exported."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -86,7 +86,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """Return the name of a node in reports, which need not be unique.
+    """Return a node's name in reports; the name need not be unique.
 
     The name is the path of the PyTorch module from which the node was exported, with the node's op,
     such as "layer1.0.conv1/Conv"; else the node's name in the file; else its op and first output.
@@ -111,7 +111,7 @@ def source(node: onnx.NodeProto) -> str:
 
 
 class Clusters:
-    """Groups of steps that can each be computed as one step.
+    """Groups of steps; the steps of a group can be computed together, as one step.
 
     A step is the computation of one node, which reads some values and makes others. Steps are added
     in an order in which they can be computed. A group is connected, and no path leads from the
@@ -132,7 +132,7 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Make a group of the step, and merge the groups whose values the step reads into it.
+        """Make a group of the step, and merge into it the groups whose values the step reads.
 
         The step must be the last one that was added. A group is not merged if a path through steps
         outside of both groups leads from one of the two groups to the other.

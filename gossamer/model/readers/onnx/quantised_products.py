@@ -106,7 +106,7 @@ def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
     """Return a vector with one scale per channel.
 
     A single scale is repeated for all channels. Otherwise, it would become a number in the kernel's
-    code, so that layers of the same shape with different scales could not share a kernel.
+    code, and layers of the same shape with different scales could not share a kernel.
     """
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 

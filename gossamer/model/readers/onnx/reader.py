@@ -67,8 +67,8 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
     outputs: names of the outputs to read, in this order; None for all. Nodes that only other
     outputs need are not read.
-    narrows: whether float64 becomes float32; without ONNX Runtime, it always does. Otherwise, ONNX
-    Runtime computes the parts with float64 values.
+    narrows: whether float64 becomes float32; without ONNX Runtime, it always does. If float64 is
+    kept, ONNX Runtime computes the parts of the network with float64 values.
     Raises InputError if the file is absent or lacks an output of `outputs`; ModelError if the file
     is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
     gossamer does not compute.
@@ -337,7 +337,7 @@ class _Expansion:
 
 def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, object],
                      defaults: Iterable[onnx.AttributeProto], file: str) -> None:
-    """Raise ModelError if a term of an equation has more dots than one "...".
+    """Raise ModelError if a term of an equation has more than the three dots of one "...".
 
     All texts passed to functions are checked, since a function may use them as equations.
     """

@@ -178,7 +178,7 @@ class Blocked(KernelBackprop):
     Up to rounding, the results equal those of updating all weights after each sample.
 
     Let x_s be sample s and W_s the first layer's weights before it. Let g_s hold, for each hidden
-    unit, the change of a weight whose input is 1, so that W_{s+1} = W_s + g_s x_s^T. Then
+    unit, the change of a weight whose input is 1, so W_{s+1} = W_s + g_s x_s^T. Then
     W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
     g_s (x_s . x) and the upper layers have to be computed sample by sample.
 

@@ -106,7 +106,7 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* the work-item that changes a sum of the next sample is the one that reads it, so that no
+        /* the work-item that changes a sum of the next sample is the one that reads it, so no
          * barrier is needed between */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;

@@ -12,9 +12,9 @@
  * where r goes over block u and over the samples of block u + 1 before s, and delta_r has, for each
  * hidden unit, the amount by which the update after sample r changes a weight whose input is 1. The
  * matmul warps compute W x_s during block u, `gram` has the inner products, and the first warp adds
- * up the changes (`pending`). A bias is a weight whose input is 1 in each sample, so that it adds 1
- * to each inner product. Weight decay multiplies W by `keep` at each sample, and the inner
- * products, but not the 1, by powers of `keep`. */
+ * up the changes (`pending`). A bias is a weight whose input is 1 in each sample, so it adds 1 to
+ * each inner product. Weight decay multiplies W by `keep` at each sample, and the inner products,
+ * but not the 1, by powers of `keep`. */
 
 #pragma once
 

@@ -241,8 +241,8 @@ def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.n
 def _tile(target: Processor, pixels: int) -> Tile:
     """Choose the tile of accumulators for a CPU.
 
-    The accumulators take half of the vector registers. A tile has 8 to 64 channels, so that their
-    bits are whole bytes of one word.
+    The accumulators take half of the vector registers. A tile has 8 to 64 channels, so their bits
+    are whole bytes of one word.
     """
     from gossamer.ops.conv2d.binary.host_direct_code import Tile
 

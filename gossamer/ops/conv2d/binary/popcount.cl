@@ -1,4 +1,4 @@
-/* Convolution of signs: exclusive or of words and popcount.
+/* Convolution of signs by XOR and popcount of words.
  *
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
@@ -208,8 +208,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* Bits outside of the image are 0 and count as -1. So a tap there has subtracted the
-             * sum of its signs, which is added back here. */
+            /* Bits outside of the image are 0 and count as -1. A tap there has therefore subtracted
+             * the sum of the signs of its weights, which is added back here. */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)

@@ -1,6 +1,6 @@
 """wide_popcount: binary convolution on CPUs through OpenCL.
 
-A vector holds one word of each of eight output channels, so that the CPU counts the set bits of all
+A vector holds one word of each of eight output channels, so the CPU counts the set bits of all
 eight words at once.
 """
 
@@ -98,8 +98,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     blocks = -(-(per_group if problem.groups > 1 else out_words * WORD_BITS) // lanes)
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
-    # one-bit words cannot hold 0, so that padding pixels hold -1 instead; the kernel skips the
-    # products with these pixels
+    # one-bit words cannot hold 0, so padding pixels hold -1 instead; the kernel skips the products
+    # with these pixels
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(
         device.compile(_source(layer, variant, epilogue, thresholds is not None)),

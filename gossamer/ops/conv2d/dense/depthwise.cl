@@ -1,7 +1,7 @@
 /* Depthwise convolution: each output channel reads one input channel.
  *
  * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels. The work-item holds
- * each input row of its window in registers, so that an input is loaded once for all the taps and
+ * each input row of its window in registers, so an input is loaded once for all the taps and
  * outputs of the work-item that need it. Layouts are given as strides; the epilogue's tensor
  * operands have the layout of y. */
 

@@ -34,7 +34,7 @@ for float32. The fastest shapes on an H200 come first. On any device, every shap
 measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
-"""Maximum number of taps for which registers have room for the weights of eight channels."""
+"""Maximum number of taps at which registers have room for the weights of eight channels."""
 _MAX_WIDTH = 64
 
 
@@ -108,7 +108,7 @@ def _variants(problem: Conv2dProblem, device: Device,
               shapes: Sequence[tuple[int, int]]) -> Iterator[Variant]:
     """Yield the variants of all shapes.
 
-    shapes: the shapes in their order for large problems; small problems use `_SHAPES`, reversed.
+    shapes: the shapes to try for large problems, in order; small problems use `_SHAPES`, reversed.
     """
     # tall tiles reuse input rows; small problems need as many work-items as possible
     tall_items = problem.outputs[0].size // 16
@@ -194,7 +194,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Number of channel pairs of a tile, about the same for all tiles."""
+        """Number of channel pairs per tile; all tiles have about equally many."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))

@@ -271,8 +271,8 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
     """Return the number of work-groups that must fit a multiprocessor.
 
-    With scalar loads, addresses take four times as many registers, so that the widest tiles would
-    spill registers if two work-groups had to fit.
+    With scalar loads, addresses take four times as many registers, so the widest tiles would spill
+    registers if two work-groups had to fit.
     """
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 

@@ -1,6 +1,6 @@
-/* Convolution as a matrix product on processors: a work-group is one work-item, which holds the
- * sums of PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is
- * staged: weights are read in order, and each number of the input is broadcast to a vector.
+/* Convolution as a matrix product on CPUs: a work-group is one work-item, which holds the sums of
+ * PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is staged:
+ * weights are read in order, and each number of the input is broadcast to a vector.
  *
  * panels: the weights. The output channels of a group are divided into blocks of 16 * VECTORS. Each
  * block has a panel: for each tap and each input channel, one weight for each output channel of the

@@ -45,8 +45,8 @@ _ALIGNMENT = 1024
 _SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
           (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
 """Numbers of slots for runs and for weights, the best first. If taps have several remainders, as
-with stride 2, each run is multiplied by few taps, so that more runs have to be in flight (as
-measured on an H100). Otherwise two slots for runs suffice."""
+with stride 2, each run is multiplied by few taps, so more runs have to be in flight (as measured on
+an H100). Otherwise two slots for runs suffice."""
 
 
 class Lines:

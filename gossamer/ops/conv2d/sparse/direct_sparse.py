@@ -5,7 +5,7 @@ Source: X. Chen, "Escoin: efficient sparse convolutional neural network inferenc
 of channel c and tap (r, s), the column (c*H + r)*W + s, which is the offset of an input from the
 start of a window. An output is the inner product of the row with the inputs at these offsets from
 the start of the output's window. Unlike in the source, columns are computed with the strides of the
-input, so that several layouts, dilation and groups are possible.
+input, which allows several layouts, dilation and groups.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
     """Compute the offset of each weight's input in the padded input.
 
     The device computes these stretched columns. In NCHW, they are the same for every batch size and
-    are cached with the weights. In CHWN, all strides depend on the batch size, so that the columns
-    belong to the state.
+    are cached with the weights. In CHWN, all strides depend on the batch size, so the columns are
+    kept in the State.
     """
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
@@ -271,11 +271,11 @@ def _fitting(device: Device) -> list[PublishedForm]:
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
     """Return a sort key of kernels, the fastest expected first.
 
-    The key is not a time. It is the number of loads of a work-item for each weight (an input for
-    each of its points, and the weight itself; a weight in shared memory costs half as much as one
-    in device memory), scaled by how many times 2048 work-items per multiprocessor are needed.
-    Kernels that do not fill the device are compared by their numbers of work-items. Kernels that
-    the device may not be able to run come last.
+    The key is not a time. It counts the loads of a work-item per weight: one for the input of each
+    point, and for the weight itself one if it is in shared memory, or two if it is in device
+    memory. If there are more than 2048 work-items per multiprocessor, the number is multiplied by
+    their ratio to 2048. Of kernels with equal numbers, the one with the fewest work-items comes
+    first. Kernels that the device may not be able to run come last.
     """
     points = problem.pixels
     span = form.threads * form.points

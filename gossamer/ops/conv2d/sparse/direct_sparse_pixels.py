@@ -54,7 +54,8 @@ DENSEST = 0.3
 densities."""
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
-"""Number of steps that are loaded ahead; a step of TF32 needs twice the registers."""
+"""Number of steps that are loaded ahead; a step of TF32 needs twice as many registers as one of
+float16."""
 
 _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
@@ -253,7 +254,7 @@ class _PixelTables:
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order in which columns fill steps, and their offsets in bytes.
+        """Return the order in which columns fill steps, and the columns' offsets in bytes.
 
         An unused position has -1. One load of a step reads `banks` columns at once, which are
         chosen from different banks where possible.

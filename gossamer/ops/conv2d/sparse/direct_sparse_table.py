@@ -3,8 +3,9 @@
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. In
 this implementation, output channels with weights in similar positions form a block: an input is
-loaded once for the block, and the block's sums stay in registers. With few output points, several
-sets of work-items share the columns of a block.
+loaded once for the block, and the block's sums stay in registers. With few output points, the
+columns of a block, which are pairs of input channel and tap, are divided among several sets of
+work-items.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
 _MASK_BITS = 16
-"""Number of bits of a tap mask for the rows of a window, and number of bits for its columns."""
+"""Number of bits that a tap mask has for the rows of a window, and as many for the columns."""
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
-# other devices they only decide the order in which variants are tried: the tuner's measurements
-# correct the scale of an algorithm's estimates.
+# other devices, these numbers only decide the order in which variants are tried, because the
+# tuner's measurements correct the scale of an algorithm's estimates.
 _LOOP = 10
 """Instructions of a loop iteration that do not depend on its columns."""
 _STORE = 30
@@ -56,7 +57,8 @@ _LONGEST = 2
 """Number of columns of the longest block, which starts first, divided by the mean number over all
 blocks. In real layers the ratio is 1.1 to 3.4."""
 _WORK_ITEMS_PER_UNIT = 1024
-"""Number of work-items that a multiprocessor holds, limited by the registers of most configs."""
+"""Number of work-items that a multiprocessor holds, limited by the registers that most configs
+need."""
 _BYTES_PER_CYCLE = 32
 """Bytes that a multiprocessor loads from the L2 cache per cycle."""
 
@@ -130,7 +132,7 @@ class OutputPlanes:
     count: number of points of a plane.
     row: number of points of a row: images times the columns of the input if the points are linear,
     else images times the columns of the output.
-    images: number of images of a column.
+    images: number of images for each row and column.
     linear: True if each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
     in_x: strides of the window in x along planes, rows and columns, in elements.
@@ -198,8 +200,8 @@ class TableTiling:
         """Distance in points from a work-item's point (or vector) to its next point.
 
         The result is 0 if the sizes do not suit the plane, because the kernel would read points
-        outside of the plane, or some work-items would have no points. If the plane is smaller than
-        two vectors of all lanes, the two vectors may overlap.
+        outside of the plane, or some work-items would have no points. If the plane has fewer points
+        than two vectors per lane, some points belong to two vectors.
         """
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
@@ -323,8 +325,9 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
     """Return the kernel's tables of the weights, and a function that returns the tap masks.
 
-    In the tables, a column is an offset in x. The tap mask of a column has one bit for the row and
-    one for the column of its tap. The division of the weights into blocks is computed only once.
+    In the tables, a column is an offset in x. Its tap mask has one bit set for the tap's row in the
+    window, and one for the tap's column. The division of the weights into blocks is computed only
+    once.
 
     x: the input as the kernel reads it.
     """
@@ -386,9 +389,10 @@ def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: 
     """Return the expected cycles, assuming that weights are at random positions.
 
     The estimate is based on counts, not on measurements. Four columns of a set cost the longer of
-    two times: issuing their instructions, four per cycle, or loading words of the input and of the
-    table from the L1 cache, one word per cycle for each lane of a warp. The inputs of a work-group
-    are loaded into the L1 cache once. The latency of loads is a lower bound on the time of a set.
+    two times: that to issue their instructions, at four per cycle, and that to load words of the
+    input and the table from the L1 cache, at one word per cycle for each lane of a warp. The inputs
+    of a work-group are loaded into the L1 cache once. The latency of loads is a lower bound on the
+    time of a set.
 
     x: the input as the kernel reads it.
     """

@@ -16,16 +16,16 @@
  * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
  * copy.
  *
- * A fragment is the sums of 16 pixels by 8 output channels; four lanes hold each of its rows. The
- * 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive fragments are a block.
+ * A fragment is the sums of 16 pixels by 8 output channels; four lanes hold each of its rows. A
+ * block is the 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive fragments.
  * Where four or more channels are stored at once, the lines of a block are ordered so that the
  * channels of one lane are adjacent in memory. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-/* 1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
- * read as TF32 */
+/* 1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, read as
+ * TF32 */
 #define HALVES 1
 #endif
 #if !defined CONFIGURED && !defined TILE_P
@@ -37,8 +37,8 @@
 #define SLOTS 3 /* slots for the lines of a stage in shared memory */
 /* 1: a work-group keeps the weights of its output channels for all tiles */
 #define KEEPS_WEIGHTS 0
-/* 1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared memory ahead, in stages
- * after the stages of lines; OUT_VECTOR is then VECTOR */
+/* 1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared memory ahead of the
+ * epilogue, in stages that follow the stages of lines; OUT_VECTOR is then VECTOR */
 #define STAGED 0
 #endif
 #if !defined CONFIGURED && !defined CLUSTER
@@ -80,9 +80,9 @@
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels by one block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
 /* The staged operand has one row for each pixel of a tile. The rows are divided into OPERAND_STAGES
- * sets of OPERAND_ROWS rows. These sets are called stages, too, since each is copied to a slot of
- * its own, as the lines of a stage are. A row has OPERAND_PIECES pieces; OPERAND_PLACE is the
- * number of pieces that lie before a piece in its slot. */
+ * stages of OPERAND_ROWS rows; each is copied to a slot of its own, like a stage of lines. A row
+ * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in its
+ * slot. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

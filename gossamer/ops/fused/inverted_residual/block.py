@@ -34,7 +34,7 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""Maximum height and width of a depthwise filter, because kernels hold the inputs of a window in
+"""Maximum height and width of a depthwise filter; kernels hold the inputs of a window in
 registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
 """Maximum number of image channels, and of inputs per window of a first convolution, that kernels
@@ -141,7 +141,7 @@ def stem_block_of(problem: FusionProblem) -> Block | None:
 
 
 def excited_block_of(problem: FusionProblem) -> Block | None:
-    """Return a fusion as a block with squeeze-and-excite; None if it is none."""
+    """Return a fusion as a block with squeeze-and-excite; None if it is not one."""
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, _, _, _, _, project = problem.parts

@@ -114,7 +114,7 @@ class Division(NamedTuple):
 
 def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
                   shared: float) -> Division:
-    """Return a division with the given cycles, if each scheduler serves a quarter of the warps.
+    """Return a division with the given cycles; each scheduler serves a quarter of the warps.
 
     issued: cycles in which one warp issues its instructions.
     waited: cycles that a warp spends waiting for the results of its instructions.

@@ -1,8 +1,8 @@
-/* The gates of a squeeze-and-excite layer: the means of an image's hidden channels, a product of
- * the means with weights that gives a few numbers (squeeze), and a product of these numbers with
- * weights that gives a gate for each channel (excite).
+/* The gates of a squeeze-and-excite layer: the means of an image's hidden channels, a product that
+ * turns the means into a few numbers (squeeze), and a product that turns these numbers into a gate
+ * for each channel (excite).
  *
- * A work-group computes the gates of one image. Weights are (inputs, outputs), so that neighbouring
+ * A work-group computes the gates of one image. Weights are (inputs, outputs), so neighbouring
  * work-items read neighbouring weights. PARTS work-items together compute one number of the first
  * product. */
 

@@ -9,8 +9,8 @@
  * adds their projection to sums in registers. So the expanded tensor is never in global memory.
  * Tensors are NHWC.
  *
- * A unit of work is four neighbouring pixels and four channels. A work-item computes SUMS units of
- * the projection. */
+ * A unit is four neighbouring pixels by four channels. A work-item computes SUMS units of the
+ * projection. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_H 4 /* rows of outputs of a tile */
@@ -30,8 +30,8 @@
 /* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
  * pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
-/* 1: `hidden` is the number of hidden channels, real_hidden, rounded up to a multiple of CHUNK;
- * 0: the two numbers are equal */
+/* 1: `hidden` is real_hidden, the number of hidden channels, rounded up to a multiple of CHUNK; 0:
+ * both are equal */
 #define PADDED 0
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
@@ -52,10 +52,10 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define TILE (TILE_H * TILE_W)
-#define UNITS CEIL_DIV(TILE, 4) /* groups of four pixels of a tile */
-#define QUADS (CHUNK / 4)       /* groups of four channels of a chunk */
+#define UNITS CEIL_DIV(TILE, 4) /* units along the pixels of a tile */
+#define QUADS (CHUNK / 4)       /* units along the channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
-/* KEEP_REAL sets hidden channels that do not exist to 0: an epilogue may give them any value. */
+/* KEEP_REAL zeroes hidden channels that do not exist: an epilogue may give them any value. */
 #if PADDED
 #define KEEP_REAL(value, channel)                                       \
     (value).x = (channel) < real_hidden ? (value).x : 0.0f;             \

@@ -25,8 +25,8 @@
  *
  * In float16 tensor cores compute the depthwise convolution, too: the 16 rows of the right operand
  * are two taps of 8 channels, and its diagonals hold the taps' weights. A warp computes RUN outputs
- * below one another in each of 16 columns of the tile, so that it loads an input once for all rows
- * of taps.
+ * below one another in each of 16 columns of the tile, so it loads an input once for all rows of
+ * taps.
  *
  * mma_sizes.h has the macros and their meanings; mma_gather.h and ops/image.h have
  * further macros for GATHERS, and mma_excite.h has further macros for EXCITES. */

@@ -65,7 +65,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
-        """Return a fusion as a block of the algorithm's kind; None if it is none."""
+        """Return a fusion as a block of the algorithm's kind; None if it is not one."""
 
     def recognises(self, problem: FusionProblem) -> bool:
         return self.block_of(problem) is not None

@@ -8,8 +8,8 @@
 #include "mma_tile.h"
 #include "mma_warpgroups.h"
 
-/* The sums that a work-item holds of SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel
- * tiles of its warpgroup. */
+/* The sums of a work-item, for SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel tiles of
+ * its warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
 /* The part of the projection that a warpgroup computes: part m of the channels and part p of the
@@ -24,14 +24,14 @@ INLINE Share share_of(uint warp)
     return {warpgroup % WARPGROUPS_M, warpgroup / WARPGROUPS_M};
 }
 
-/* Returns the number of a warp's m-th pixel tile. */
+/* Returns the index of a warp's m-th pixel tile. */
 INLINE int tile_of(const Share &share, uint warp, int m)
 {
     return (share.p * SUM_TILES + m) * WARPGROUP_WARPS + (int)warp % WARPGROUP_WARPS;
 }
 
-/* Adds the projection of a chunk to the sums. pixels: the convolved channels. factors: the
- * weights. */
+/* Adds the projection of a chunk to the sums. pixels: the convolved channels of the pixels.
+ * factors: the projection's weights. */
 INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, const Share &share,
                           uint warp, uint lane)
 {
@@ -48,7 +48,7 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
     UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
         Pixels found[SUM_TILES];
         UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            /* instead of tiles that do not exist, the last tile is multiplied again, and its sums
+            /* instead of tiles that do not exist, the last tile is multiplied again, and these sums
              * are not stored: conditions would take longer than the products */
             int tile = tile_of(share, warp, m);
             if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)

@@ -130,8 +130,8 @@
 #define FRONT_WORDS \
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
 /* words of a chunk's weights that are copied first; the projection's weights follow later. With
- * squeeze-and-excite these are all words where the stages hold all chunks. Without it, all weights
- * of a work-group's first chunk are copied at once. */
+ * squeeze-and-excite, all words are copied first where the stages hold all chunks. Without it, all
+ * weights of a work-group's first chunk are copied at once. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected while the next chunk is expanded: true where a work-group has
  * several chunks */

@@ -9,9 +9,9 @@
 /* A work-item, and the outputs of its work-group. The pixels of a tile are the pixels of the image
  * under the tile's windows, row by row. */
 struct Tile {
-    int item;                    /* number of the work-item in its work-group */
-    uint lane, warp;             /* number of the work-item in its warp, number of the warp */
-    int rank;                    /* number of the work-group in its cluster */
+    int item;                    /* index of the work-item in its work-group */
+    uint lane, warp;             /* index of the work-item in its warp, index of the warp */
+    int rank;                    /* index of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
     int top, start;              /* rows of the windows above the image, columns on its left */
@@ -23,7 +23,7 @@ INLINE Tile find_tile(int height, int width, int pad_top, int pad_left)
 {
     Tile tile;
     tile.item = LOCAL_ID(0);
-    /* the shuffle tells the compiler that all lanes of a warp have the same warp number */
+    /* the shuffle tells the compiler that all lanes of a warp have the same warp index */
     tile.lane = (uint)tile.item % 32;
     tile.warp = (uint)__shfl_sync(0xffffffffu, tile.item / 32, 0);
     tile.rank = GROUP_ID(0) % CLUSTER;

@@ -18,9 +18,9 @@
                  : WGMMA_SUMS(width)                                                        \
                  : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
 
-/* wgmma.mma_async with the pixels in registers: begins to multiply one step of K of a warp's 16
- * pixels by CHANNELS_AT_ONCE channels (16, 32, 64 or 128). sums: four for each 8 channels, in the
- * order in which multiply_tile stores them. */
+/* wgmma.mma_async with the pixels in registers: begins to multiply a warp's 16 pixels by
+ * CHANNELS_AT_ONCE channels (16, 32, 64 or 128), over one step of K. sums: four for each 8
+ * channels, in the order in which multiply_tile stores them. */
 template <int CHANNELS_AT_ONCE>
 INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
@@ -34,8 +34,8 @@ INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
         WGMMA_PIXELS(16)
 }
 
-/* Begins to multiply one step of K of a warp's 16 pixels by PAIRS times 16 channels. weights: the
- * matrix descriptor of the weights. */
+/* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over one step of K. weights:
+ * the matrix descriptor of the weights. */
 template <int PAIRS>
 INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
@@ -49,7 +49,7 @@ INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 
 /* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over STEPS steps of K. first:
  * the first element of the first pixel's row. weights: the address of the first step's weights. The
- * weights of a step lie STEP_PAIRS pairs behind the weights of the step before. */
+ * weights of successive steps are STEP_PAIRS * PAIR_WORDS words of 16 bytes apart. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {

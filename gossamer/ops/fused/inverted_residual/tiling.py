@@ -1,4 +1,4 @@
-"""Divide a block into tiles for inverted_residual_mma, and tiles among work-groups and warps.
+"""Divide a block into tiles for inverted_residual_mma, and each tile among work-groups and warps.
 
 `tilings` lists the tiles that fit a device, in increasing order of expected time.
 """
@@ -36,26 +36,26 @@ _MOST_TAPS = 25
 not fit the registers."""
 _MOST_STRIDE = 2
 """Maximum row stride of a depthwise convolution on tensor cores."""
-# The limits of accumulators were found by compiling, as those in divisions.py.
+# The limits of accumulators were found by compiling, like those in divisions.py.
 _MOST_SUMS = 96
 """Maximum number of accumulators of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
-"""The limit _MOST_SUMS for a projection after squeeze-and-excite in TF32 and float32 with 16 warps;
+"""Replaces _MOST_SUMS for a projection after squeeze-and-excite in TF32 and float32 with 16 warps;
 with more accumulators, the compiler spilled registers on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""Maximum number of accumulators of expansion and projection with wgmma for which a work-item can
-also hold four rows of depthwise outputs in registers, with 16 warps per multiprocessor."""
+"""Maximum number of accumulators of expansion and projection that leave a work-item enough
+registers for four rows of depthwise outputs, with wgmma and at most 16 warps per multiprocessor."""
 _UNIT_BYTES = 233472
 """Bytes of shared memory per multiprocessor of sm_90a."""
 _MOST_GRID = 65535
 """Maximum number of work-groups of a grid along each of y and z."""
 _FEW_WARPS = 8
-"""Maximum number of warps per multiprocessor with which a warp computes four rows of depthwise
-outputs at once, if the filter has at most FEW_TAPS taps."""
+"""Maximum number of warps per multiprocessor at which each warp computes four rows of depthwise
+outputs at once instead of two, if the filter has at most FEW_TAPS taps."""
 _BARRIER_WORDS = 3
 """Number of 16-byte words for the barriers of copies and sums."""
-# The rates below were fitted so that MobileNet's tiles are ranked as by an earlier cost model,
-# which had been fitted to 900 measured times of small and large batches on an H200.
+# The rates below were fitted to rank MobileNet's tiles as an earlier cost model did, which had been
+# fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
 """Factors by which the busy and the waited cycles of a phase are multiplied (see Division), and the
 fixed overhead of a phase in cycles, including the barrier after it."""
@@ -406,9 +406,9 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Return the cluster sizes to try.
 
-    The sizes are the largest with which a launch has fewer work-groups than compute units, the
-    smallest with which it has at least as many, and the largest possible size if it results in at
-    most _MOST_SHARED work-groups per compute unit.
+    The sizes are the largest that results in fewer work-groups per launch than compute units, the
+    smallest that results in at least as many, and `most`, if this size results in at most
+    _MOST_SHARED work-groups per compute unit.
 
     groups: number of clusters per launch.
     most: the largest possible size.
@@ -438,7 +438,7 @@ def has_tile(block: Block, precision: str, limits: Limits) -> bool:
 def _shapes(block: Block) -> list[tuple[int, int]]:
     """Return the (rows, columns) of the tiles to try.
 
-    Squeeze-and-excite needs means over the image, so that its only tile is the whole image.
+    Squeeze-and-excite needs means over the image, so the only tile is the whole image.
     """
     p = block.depthwise
     if block.excite is not None:
@@ -448,7 +448,7 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Return the length of tiles that cover `size`, as equal as possible.
+    """Return the length of the tiles into which `size` is divided as evenly as possible.
 
     The number of tiles is the smallest for which the length is at most `most`.
     """

@@ -251,8 +251,8 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
-    # after `period` images, an image and a tile again begin at the same output pixel, so that the
-    # spans of tiles repeat
+    # after `period` images, an image and a tile again begin at the same output pixel, so the spans
+    # of tiles repeat
     period = tile // math.gcd(tile, len(rows) * len(columns))
     images = np.arange(min(problem.batch, period + 1)) * plane
     corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)

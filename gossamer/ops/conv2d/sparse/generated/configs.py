@@ -21,8 +21,8 @@ from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.weights import WeightsInfo
 
 # The rates below, up to _STAGE_CYCLES, were fitted to 1,100 measured times of 38 pruned layers on
-# an H200. On other devices they only decide the order in which configs are tried: the tuner's
-# measurements correct the scale of an algorithm's estimates.
+# an H200. On other devices, these rates only decide the order in which configs are tried, because
+# the tuner's measurements correct the scale of an algorithm's estimates.
 _START = 2000
 """Cycles before the first product and after the last product, together."""
 _CYCLES_PER_INSTRUCTION = 1.07
@@ -60,8 +60,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """Maximum number of work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""Maximum number of kinds of which the best config is a candidate, besides the kinds of the leading
-configs. A kind is all configs with the same channels, k_groups and prefetch warps."""
+"""Maximum number of kinds, besides those of the leading configs, whose best config is a candidate.
+A kind is all configs with the same channels, k_groups and prefetch warps."""
 
 
 def lines(division: GeneratedTiling) -> float:
@@ -168,9 +168,9 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     In a large batch three configs come first, because the model is least accurate in comparing
     them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
     config of each other kind (channels, k_groups, prefetch warps) follows. These best configs
-    alternate with configs that differ from the first ones in tiles, in staggered entries or by
-    longer stages. The config with the shortest code comes last, unless it is already listed, for
-    efforts that leave little time for building.
+    alternate with configs that differ from the first ones in tiles or staggered entries, or that
+    have longer stages. The config with the shortest code comes last, unless it is already listed,
+    for efforts that leave little time for building.
 
     halves: True for float16.
     most_lines: maximum number of instructions of the code.
@@ -216,7 +216,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # min() returns the first of equally short configs, so that configs already listed are preferred
+    # min() returns the first of equally short configs, so configs already listed are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))

@@ -1,6 +1,7 @@
 """PTX for the end of a sparse convolution.
 
-The code adds up the sums of the k_groups, applies the epilogue and stores the results.
+The code adds up the sums of the k_groups (see tiling.py), applies the epilogue and stores the
+results.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LARGEST_OFFSET = 2**22
 
 
 def is_short(expression: Expression) -> bool:
-    """Return whether generated code applies an epilogue, rather than a separate kernel."""
+    """Return whether generated code, not a separate kernel, applies an epilogue."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
