@@ -84,7 +84,7 @@ def serve(
     threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
 ) -> None:
-    """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
+    """Serve networks over HTTP, for tensors (Open Inference Protocol) or images."""
     if hasattr(signal, "SIGHUP"):
         # SIGHUP must not end the process before the server is started and handles the signal
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -305,10 +305,10 @@
             float4 errors[4];                                                      \
             UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
                 int n = begin + ahead * THREADS, at = n % of_owner * 4;            \
-                int owner = (n / of_owner + rank) % owners;                        \
                 errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                     \
                 if (n < owners * of_owner)                                         \
-                    errors[ahead] = SHARED_LOAD4(PEER(next, E_AT_##next, owner) + at); \
+                    errors[ahead] = SHARED_LOAD4(                                  \
+                        PEER(next, E_AT_##next, (n / of_owner + rank) % owners) + at); \
             }                                                                      \
             UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
                 int n = begin + ahead * THREADS, at = n % of_owner * 4;            \
