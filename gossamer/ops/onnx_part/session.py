@@ -140,14 +140,7 @@ class Session:
 
         inputs: values of the model's inputs that are not constants, in order.
         """
-        feeds = dict(zip(self._names, inputs, strict=True))
-        try:
-            results = self._results(self._session, feeds)
-            if self._letting_nan is not None and math.isnan(results.pop()):
-                results = self._results(self._letting_nan(), feeds)
-        except Exception as error:
-            raise ComputingError(error) from None
-        return results
+        return self._outputs(inputs, has_nan=False)
 
     def run_into(self, key: Hashable,
                  arrays: Callable[[], tuple[list[np.ndarray], list[np.ndarray]]]) -> None:
@@ -173,7 +166,8 @@ class Session:
             if not math.isnan(watched[()]):
                 return
         inputs, outputs = arrays()
-        for output, result in zip(outputs, self.run(inputs), strict=True):
+        results = self._outputs(inputs, has_nan=binding is not None)
+        for output, result in zip(outputs, results, strict=True):
             output[...] = result
 
     def _binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
@@ -211,6 +205,17 @@ class Session:
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
+
+    def _outputs(self, inputs: Sequence[Any], *, has_nan: bool) -> list[Any]:
+        """Return the outputs; see run(). has_nan: whether NaN is known to have been found."""
+        feeds = dict(zip(self._names, inputs, strict=True))
+        try:
+            results = [] if has_nan else self._results(self._session, feeds)
+            if self._letting_nan is not None and (has_nan or math.isnan(results.pop())):
+                results = self._results(self._letting_nan(), feeds)
+        except Exception as error:
+            raise ComputingError(error) from None
+        return results
 
     def _results(self, session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         if not self._may_last or threading.current_thread() is not threading.main_thread():

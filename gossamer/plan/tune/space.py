@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gossamer.device.base import Device
@@ -101,6 +102,5 @@ class Space:
                       or variant.is_as_precise_as_float32(problem))
         if algorithm.rounds_sums and problem.sums_integers:
             listed = (variant for variant in listed if variant.precision != "fp16")
-        if self.limits is UNMEASURED:
-            return of_threads(listed, self._threads, device)
-        return of_threads(listed, self._threads, device, problem.flops / 2)
+        multiply_adds = math.inf if self.limits is UNMEASURED else problem.flops / 2
+        return of_threads(listed, self._threads, device, multiply_adds)
