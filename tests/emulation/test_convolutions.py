@@ -19,7 +19,6 @@ import tests.ops.conv2d.tensor_core.test_few_channels as few
 import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
 from gossamer.ops.algorithm import Algorithm, Epilogue
-from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.grouped.tiling import GroupedTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
@@ -232,8 +231,8 @@ def test_grouped_mma(emulate: Emulate, mode: str, name: str, precision: str,
                      tile: GroupedTile) -> None:
     # with one multiprocessor a work-group takes several tiles
     device, problem = emulate(mode, schedule=2, compute_units=1), grouped.PROBLEMS[name]
-    first = variants_of(grouped.ALGORITHM, problem, device, precision)[0]
-    check_variants(grouped.ALGORITHM, problem, device, [replace(first, config=config_of(tile))])
+    check_variants(grouped.ALGORITHM, problem, device, [
+        with_tile(grouped.ALGORITHM, problem, device, tile, precision)])
 
 
 def test_an_infinity_stays_within_the_channels_that_share_a_product(emulate: Emulate) -> None:

@@ -138,9 +138,12 @@ def variants_of(algorithm: Algorithm, problem: Problem, device: Device, precisio
             and (config or {}).items() <= dict(variant.config).items()]
 
 
-def with_tile(algorithm: Algorithm, problem: Problem, device: Device, tile: object) -> Variant:
-    """Return the first variant with another tile, whether or not it is offered."""
-    return replace(next(iter(algorithm.variants(problem, device))), config=config_of(tile))
+def with_tile(algorithm: Algorithm, problem: Problem, device: Device, tile: object,
+              precision: str | None = None) -> Variant:
+    """Return the first variant, of a precision if given, with another tile, offered or not."""
+    first = next(variant for variant in algorithm.variants(problem, device)
+                 if precision in (None, variant.precision))
+    return replace(first, config=config_of(tile))
 
 
 def quick(variants: list[Variant]) -> list[Variant]:
