@@ -104,8 +104,6 @@ class OptimizedModule(nn.Module):
         DeviceError
             If the device fails or has too little memory.
         """
-        if (followed := self._followed) is not None and followed[2].change(followed[1].now()):
-            self._follow()
         tensors = given = self._inputs.of_call(args, kwargs)
         if self._fixed:
             self._check_shapes(tensors)
@@ -115,6 +113,10 @@ class OptimizedModule(nn.Module):
             tensors = [tensor.permute(_NHWC) if is_permuted else tensor
                        for tensor, is_permuted in zip(tensors, self._permuted, strict=True)]
         results = self._computed(tensors)
+        # a GPU computes while the weights are compared, which takes as long as a small network
+        if (followed := self._followed) is not None and followed[2].change(followed[1].now()):
+            self._follow()
+            results = self._computed(tensors)
         return self._outputs.filled(results, given)
 
     def report(self, batch: int | None = None) -> Report:
