@@ -20,7 +20,7 @@ from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.settings import Schedule, Settings, given_sizes
 from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import OnEpoch, Progress, TrainState
-from gossamer.train.network import TrainedNetwork
+from gossamer.train.network import TrainedNetwork, judged_rows
 from gossamer.train.predictor import Predictor, become, shared_with_scikit_learn
 from gossamer.train.training_data import digest_of, given_samples, trainable
 
@@ -422,7 +422,7 @@ def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: fl
     """Return the Progress after an epoch of this many seconds."""
     def score() -> float:
         training.fetch_parameters()
-        return TrainedNetwork.of(state).judged(data, np.arange(len(data.x)))
+        return TrainedNetwork.of(state).score(data.rows(judged_rows(np.arange(len(data.x)))))
 
     validation = state.validation
     return Progress(

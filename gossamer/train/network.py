@@ -83,8 +83,12 @@ class TrainedNetwork:
             total -= float((targets[part] * logarithm).sum())
         return total / len(x)
 
-    def score(self, outputs: np.ndarray, data: Samples) -> float:
-        """Return the accuracy; for regression the coefficient of determination."""
+    def score(self, data: Samples) -> float:
+        """Return the accuracy on samples; for regression the coefficient of determination."""
+        return self.score_of(self.outputs(data.x), data)
+
+    def score_of(self, outputs: np.ndarray, data: Samples) -> float:
+        """Return the score of the outputs for `data.x`, as score() does."""
         if data.labels is None:
             return determination(outputs, data.targets)
         return float((outputs.argmax(axis=1) == data.labels).mean())
@@ -92,14 +96,14 @@ class TrainedNetwork:
     def validated(self, data: Samples) -> Validation:
         """Return the loss and score on validation data."""
         outputs = self.outputs(data.x)
-        return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
+        return Validation(self.loss(outputs, data.x, data.targets), self.score_of(outputs, data))
 
-    def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Return the score on at most JUDGED evenly spaced rows."""
-        if len(rows) > JUDGED:
-            rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
-        judged_data = data.rows(rows)
-        return self.score(self.outputs(judged_data.x), judged_data)
+
+def judged_rows(rows: np.ndarray) -> np.ndarray:
+    """Return at most JUDGED evenly spaced rows of the training data, for a score."""
+    if len(rows) <= JUDGED:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
 
 
 def determination(y: np.ndarray, targets: np.ndarray,

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.io.shared_object import load
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.data.samples import Samples
+from gossamer.train.loop.algorithm_choice import AlgorithmChoice, choose
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import TrainState
-from gossamer.train.network import TrainedNetwork
+from gossamer.train.loop.trainer import compile_kernels
+from gossamer.train.network import TrainedNetwork, judged_rows
 
 _UPDATE_S, _MULTIPLY_ADDS_PER_S = 5e-5, 5e9
 """Overhead of an update in seconds, for its NumPy calls, and multiply-adds per second of one CPU
@@ -42,6 +46,11 @@ class Split:
     rows: np.ndarray
     is_fold: bool
     validation_data: Samples | None
+
+    @cached_property
+    def judged(self) -> Samples:
+        """Samples of the training data, evenly spaced, on which a trained network is scored."""
+        return self.data.rows(judged_rows(self.rows))
 
     @cached_property
     def scored(self) -> Samples | None:
@@ -130,9 +139,9 @@ class NetworkTraining:
         """Compute the scores of a network whose training has begun."""
         assert self.state is not None
         network = TrainedNetwork.kept_of(self.state)
-        self.training_score = network.judged(split.data, split.rows)
+        self.training_score = network.score(split.judged)
         if (scored := split.scored) is not None:
-            self.held_out_score = network.score(network.outputs(scored.x), scored)
+            self.held_out_score = network.score(scored)
 
     def pause(self, split: Split) -> None:
         """Compute the scores after training, and write the checkpoint."""
@@ -147,11 +156,15 @@ class NetworkTraining:
             self.checkpointer.write(self.state)
 
 
-def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split]) -> list[NetworkTraining]:
+def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split],
+          pause: Callable[[NetworkTraining, Split], object] = NetworkTraining.pause
+          ) -> list[NetworkTraining]:
     """Train networks of the same problem, device and data until each ends or pauses.
 
     After an interrupt or error, the finished epochs are kept in the trainings and in their
     checkpoints.
+
+    pause: function that is called with each network after its training, and with its split.
     """
     first, of_each = trainings[0], [splits[training.split] for training in trainings]
     device = first.device if isinstance(first.device, Device) else find(first.device)
@@ -182,8 +195,40 @@ def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split]) -> list
                 training.pause(split)
         raise
     for training, split in zip(trainings, of_each, strict=True):
-        training.pause(split)
+        pause(training, split)
     return list(trainings)
+
+
+def train_jobs(jobs: Sequence[Sequence[NetworkTraining]], splits: Sequence[Split]) -> None:
+    """Train each job, as train() does, one after another on devices with their own kernels.
+
+    In the meantime, other threads compile the kernels of later jobs, and score the networks of
+    earlier ones.
+    """
+    with (ThreadPoolExecutor() as scoring, ThreadPoolExecutor() as compiling, blas.limited(1)):
+        try:
+            for job in jobs[1:]:
+                if job[0].effort is None:  # nothing is measured
+                    compiling.submit(compile_kernels, *_choice(job, splits))
+            scores = []
+            for job in jobs:
+                train(job, splits, lambda training, split: scores.append(
+                    scoring.submit(training.pause, split)))
+            for score in scores:
+                score.result()
+        finally:
+            compiling.shutdown(wait=False, cancel_futures=True)
+
+
+def _choice(trainings: Sequence[NetworkTraining], splits: Sequence[Split]
+            ) -> tuple[BackpropProblem, AlgorithmChoice]:
+    """Return the problem of networks that are trained together, and its algorithm."""
+    first, split = trainings[0], splits[trainings[0].split]
+    device = first.device if isinstance(first.device, Device) else find(first.device)
+    problem = first.settings.problem(len(split.data.x), len(split.rows), len(trainings),
+                                     split.data.weights is not None)
+    decay = any(training.settings.weight_decay for training in trainings)
+    return problem, choose(problem.like(split.data.x, decay), device, None, first.algorithm)
 
 
 def train_elsewhere(path: tuple[str, int], trainings: Sequence[NetworkTraining]) -> tuple[

@@ -18,7 +18,7 @@ from gossamer.device.registry import find
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 from gossamer.io.shared_object import SharedObject
-from gossamer.train.network_training import NetworkTraining, train, train_elsewhere
+from gossamer.train.network_training import NetworkTraining, train, train_elsewhere, train_jobs
 from gossamer.train.sweep_data import SweepData
 from gossamer.train.training_data import available_memory
 
@@ -35,7 +35,8 @@ class SweepWorkers:
     """Trains the networks of a sweep, those with equal problems together.
 
     On the host, other processes start with the longest trainings, and this process with the
-    shortest. On other devices, this process or the workers of a Ray cluster train.
+    shortest. On other devices, this process or the workers of a Ray cluster train; the threads of
+    this process compile and score meanwhile.
 
     data: the samples of all networks.
     processes: number of processes on the host, as for sweep().
@@ -82,8 +83,9 @@ class SweepWorkers:
         elsewhere.sort(key=lambda job: -sum(each.expected_seconds(self._splits) for each in job))
         futures = [(job, self._submit(job)) for job in elsewhere]
         for job in jobs:
-            if job not in elsewhere:
+            if job not in elsewhere and job[0].device is find("host"):
                 train(job, self._splits)
+        train_jobs([job for job in jobs if job[0].device is not find("host")], self._splits)
         with blas.limited(self._threads) if self._pool else ExitStack():
             for job, future in reversed(futures):
                 if future.cancel():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer
+from gossamer.ops.algorithm import State
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.registry import OPS
@@ -159,15 +160,20 @@ class Trainer:
         return slices
 
 
+def compile_kernels(problem: BackpropProblem, choice: AlgorithmChoice) -> None:
+    """Compile the kernels with which a Trainer trains a problem, for later trainers."""
+    for part in dict.fromkeys(_lengths(problem, choice)):
+        _prepared(problem.of_samples(part), choice)
+
+
 class _Part:
     """The part of an epoch that one launch computes."""
 
     def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
         device = choice.device
         self.problem = problem
-        self.variant = choice.variant(problem)
-        self.state = choice.algorithm.prepare(Weights({}, device, "training"), problem,
-                                              self.variant, device)
+        self.state = _prepared(problem, choice)
+        self.variant = self.state.variant
         self.workspace = device.empty(self.variant.workspace, "training's workspace") if (
             self.variant.workspace) else None
         self.mean = ReduceProblem(problem.outputs[1], "mean", (1,), keepdims=False)
@@ -211,12 +217,24 @@ class _Part:
         device.copy(losses, graph_losses, losses.nbytes)
 
 
+def _prepared(problem: BackpropProblem, choice: AlgorithmChoice) -> State:
+    """Return the algorithm's kernels for a problem, ready to launch."""
+    return choice.algorithm.prepare(Weights({}, choice.device, "training"), problem,
+                                    choice.variant(problem), choice.device)
+
+
 def _parts(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Part]:
     """Return an epoch's parts in order; parts of equal length are one object."""
+    lengths = _lengths(problem, choice)
+    parts = {length: _Part(problem.of_samples(length), choice) for length in dict.fromkeys(lengths)}
+    return [parts[length] for length in lengths]
+
+
+def _lengths(problem: BackpropProblem, choice: AlgorithmChoice) -> list[int]:
+    """Return the number of samples of each part of an epoch."""
     length = min(choice.samples, problem.samples)
-    parts = [_Part(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
-    return [*parts, _Part(problem.of_samples(rest), choice)] if rest else parts
+    return [length] * (problem.samples // length) + [rest] * bool(rest)
 
 
 def _aligned(spec: TensorSpec, alignment: int) -> int:
