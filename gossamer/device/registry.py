@@ -172,7 +172,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Returns
     -------
     list of Device
-        The devices in the order of their names, at least one.
+        The devices in the given order, at least one.
 
     Raises
     ------

@@ -106,7 +106,8 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # the new process imports from this process's folders; -P keeps its working folder out of them
+    # the new process imports from the same folders as this one; -P keeps the working folder off its
+    # sys.path
     folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
