@@ -66,9 +66,11 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The least sparse unstructured way that pays along with all sparser ones, or None.
+        """The lowest sparsity from which on unstructured pruning pays, as a way.
 
-        Pruning pays if the layers are faster than unchanged. Times within SLACK count as equal.
+        The result is the least sparse unstructured way that pays and whose sparser ways all pay;
+        None if the sparsest way does not pay. Pruning pays if the layers are faster than unchanged.
+        Times within SLACK count as equal.
         """
         lowest = None
         for way in reversed([way for way in WAYS

@@ -155,7 +155,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
     """Add the peers in each precision.
 
-    changed: function of a prepared peer that returns the peer to add.
+    changed: function that takes a prepared peer and returns the contender to add.
     """
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))
@@ -203,7 +203,7 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class Shares:
-    """Bounds of a throughput: the times of kernels and of copies.
+    """Lower bounds of the time per batch: kernels alone and copies alone.
 
     batch, nbytes: images and bytes per batch.
     kernels_us: microseconds of the kernels alone, per batch.
