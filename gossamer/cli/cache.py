@@ -173,7 +173,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Summarise a file of measurements, including why it is not used, if so."""
+    """Summarise a file of measurements, with the reason if it is not used."""
     name = path.name
     try:
         size = path.stat().st_size

@@ -268,7 +268,8 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
         reporter.stop()
         has_checkpoint = checkpoint is not None and checkpoint.is_file()
         terminal.notice(_in_options(error)
-                        + (f"; {checkpoint} keeps it" if has_checkpoint else ""), "error")
+                        + (f"; the checkpoint {checkpoint} contains this network"
+                           if has_checkpoint else ""), "error")
         raise typer.Exit(1) from None
     except InputError as error:
         raise InputError(_in_options(error)) from None
@@ -377,10 +378,11 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
 
 def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                   context: typer.Context) -> dict[str, Path | None]:
-    """Return the files that the demo writes: those that options name, others in `folder`.
+    """Return the files that the demo writes.
 
-    A missing folder is created, and removed at the end of the command if it is still empty. Raises
-    InputError if the folder cannot be created.
+    The files are in `folder`, unless --curve or --report names another file. A missing folder is
+    created, and removed at the end of the command if it is still empty. Raises InputError if the
+    folder cannot be created.
     """
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
         raise InputError(f"--output {folder}: expected a folder for the demo's files")
