@@ -138,7 +138,7 @@ class CoreDevice(abc.ABC):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The kind of device; devices of the same kind share measurements."""
+        """The api, the description and the compute units; equal devices share measurements."""
         return self.api, self.description, self.limits.compute_units
 
     @property

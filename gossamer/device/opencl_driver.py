@@ -1,6 +1,6 @@
 """OpenCL drivers: their devices and limits, memory, kernels, and recorded commands.
 
-Only one thread at a time may call NVIDIA's driver. `lock_of` returns the lock for its calls, and
+Only one thread at a time may call NVIDIA's driver. `lock_of` returns the lock for these calls, and
 `Owner` releases objects while it holds this lock.
 """
 

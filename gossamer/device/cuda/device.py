@@ -391,7 +391,7 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Record work as a graph, which keeps its buffers and kernels alive.
+        """Record work as a graph that keeps the work's buffers and kernels alive.
 
         `work` is called with a stream that belongs to the calling thread.
         """

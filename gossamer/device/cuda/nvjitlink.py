@@ -33,8 +33,9 @@ def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
 
 def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
-    """Return the cubin of a program for an architecture such as sm_90, and the assembler's report.
+    """Assemble a program, and return the cubin and the assembler's report.
 
+    architecture: for example sm_90.
     apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
     process, nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.

@@ -29,8 +29,8 @@ class Instruction(NamedTuple):
 
     The definition of a label has the name "label" and the label as its operand.
 
-    guard: a predicate register; the instruction executes only if the register is true. After a "!",
-    the instruction executes only if the register is false. "" means no guard.
+    guard: name of a predicate register, or "" for no guard. The instruction executes only if the
+    register is true; with the prefix "!", only if the register is false.
     """
 
     name: str

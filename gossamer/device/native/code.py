@@ -93,8 +93,8 @@ class Code:
     def exponential(self, x: Any) -> Any:
         """Return e**x for a vector of nonpositive numbers.
 
-        The polynomial is that of S. Moshier's Cephes library. Results below the smallest normal
-        number are 0.
+        The polynomial is from S. Moshier's Cephes library. Results below the smallest normal number
+        are 0.
         """
         b, kind = self.builder, x.type
         bits = ir.VectorType(INT32, kind.count)
@@ -105,7 +105,7 @@ class Code:
         low = all_of(_LEAST_POWER)
         tiny = b.fcmp_ordered("<", x, low)
         inside = b.select(tiny, low, x)
-        # adding _ROUNDING rounds x / ln(2) to an integer, the exponent, in the low bits of the sum
+        # adding _ROUNDING rounds x / ln(2) to an integer exponent in the low bits of the sum
         rounded = self.multiply_add(inside, all_of(_LOG2_E), all_of(_ROUNDING))
         exponent = b.fsub(rounded, all_of(_ROUNDING))
         for part in _LN_2:
@@ -154,8 +154,10 @@ class Code:
     def load_within(self, row: Any, start: int, lanes: int, width: int) -> Any:
         """Load the vector that starts at element `start` of a row.
 
-        Lanes outside of the row are 0. row: address of the row. width: number of elements of the
-        row.
+        Lanes outside of the row are 0.
+
+        row: address of the row.
+        width: number of elements of the row.
         """
         inside = [0 <= start + lane < width for lane in range(lanes)]
         if not any(inside):
@@ -280,11 +282,13 @@ class Code:
 
     def by_size(self, number: Any, total: int, size: int,
                 make: Callable[[int], Sequence[Any]]) -> None:
-        """Emit code for one part of a range, specialised for the part's size.
+        """Emit code for part `number` of a range, specialised for the part's size.
 
         The range of `total` elements is divided into parts of `size` elements; the last part may be
-        smaller. The emitted code runs the variant for part `number`. `make` emits a variant; it is
-        called with each size that occurs.
+        smaller.
+
+        make: function that emits the code for a part of the given size. It is called once for each
+        size that occurs.
         """
         whole, rest = divmod(total, size)
         if whole and rest:

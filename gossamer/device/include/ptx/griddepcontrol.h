@@ -5,15 +5,15 @@
  *   pdl_trigger()           griddepcontrol.launch_dependents: lets the next kernel begin once all
  *                           work-groups have called pdl_trigger.
  *   pdl_wait()              griddepcontrol.wait: waits for the end of the previous kernel. A
- *                           work-item calls pdl_wait before it reads or writes memory that any
- *                           kernel writes. At least one work-item of each kernel calls pdl_wait.
+ *                           work-item must call pdl_wait before it reads or writes memory that any
+ *                           kernel writes. At least one work-item of each kernel must call it.
  *   pdl_trigger_and_wait()  calls both, at the start of a kernel that prepares nothing. In a chain
  *                           of small kernels, each kernel then waits for the previous one on the
  *                           multiprocessors and not in the queue.
  *
- * If any kernel writes a memory, a pointer to const through which this kernel reads it must not be
- * RESTRICT: the compiler assumes that memory behind such a pointer is constant while the kernel
- * runs, and may move loads from it before pdl_wait. */
+ * A pointer to const must not be RESTRICT if any kernel writes the memory: the compiler assumes
+ * that memory behind a RESTRICT pointer to const is constant while the kernel runs, and may move
+ * loads from this memory before pdl_wait. */
 
 #pragma once
 

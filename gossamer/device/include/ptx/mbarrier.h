@@ -98,8 +98,8 @@
                  ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
-/* Arrives at a barrier, and starts a copy of `bytes` bytes, without which the barrier's current
- * phase does not end. */
+/* Arrives at a barrier, and starts a copy of `bytes` bytes. The barrier's current phase ends only
+ * after the copy. */
 [[maybe_unused]] INLINE void start_bulk_copy(uint target, const void *source, int bytes,
                                              ulong *barrier)
 {
