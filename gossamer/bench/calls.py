@@ -1,4 +1,4 @@
-"""Cases of calls: latency and throughput.
+"""Benchmark cases of calls: latency and throughput.
 
 `latency` measures the time from a call to its result, and `throughput` measures the time of many
 batches with their transfers. Peers are called as their users call them.
@@ -49,10 +49,10 @@ BOUND calls a plan that is bound to its input, ONE_BY_ONE makes consecutive call
 stream, and PINNED streams arrays in page-locked memory.
 """
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
-"""Target microseconds of one throughput sample, and maximum number of its batches.
+"""Target microseconds and maximum number of batches of a throughput sample.
 
-In samples of this length, the start-up time of a stream, 64 ms on the host of an H100, is a small
-share.
+In a sample of this length, the start-up time of a stream is a small share: it is 64 ms on the host
+of an H100.
 """
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Size in bytes and number of the copies that measure the bandwidth of the bus."""
