@@ -132,15 +132,15 @@ def train(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
              "choose without timing).")] = None,
     sweep: Annotated[str | None, typer.Option(
-        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: JSON "
-                                        "such as '{\"hidden\": [50, 100]}', by the names of MLP's "
-                                        "parameters, or a .json file.")] = None,
+        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: a "
+                                        ".json file, or JSON such as '{\"hidden\": [50, 100]}', "
+                                        "with the names of MLP's parameters.")] = None,
     folds: Annotated[int | None, typer.Option(
         min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
         ] = None,
     halving: Annotated[int | None, typer.Option(
-        min=2, help="Successive halving: repeatedly stop all but one in this many "
-                    "settings of a sweep early.")] = None,
+        min=2, help="Successive halving: after each round of a sweep, continue only one in this "
+                    "many settings.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help=f"Write a row for each network of a sweep "
                                  f"({', '.join(table_files.SUFFIXES)}).")] = None,
