@@ -1,4 +1,4 @@
-"""Element-wise arithmetic as data, which is evaluated in NumPy and written as C.
+"""Element-wise arithmetic as data: evaluated by NumPy, or written as C.
 
 Chains of element-wise ops and epilogues of convolutions are both represented by an Expression, so
 that each function is defined once for the host, the reference and the kernels.

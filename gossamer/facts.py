@@ -37,7 +37,7 @@ class ValueFacts:
     low, high: the bounds (inclusive); each may be infinite.
     step: 0.0 if any real number from low to high may occur. Otherwise the values lie on a grid:
     every value, and `high` if it is finite, is exactly low + k * step for some k = 0, 1, 2, ...
-    A single value has low = high and step 0.0.
+    If only one value is possible, low = high and step = 0.0.
     nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods of
     this class do not set `nan` in their results.
 

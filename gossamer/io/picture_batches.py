@@ -37,8 +37,7 @@ Sending such a group and receiving the response takes about as long as reading a
 _MOST_PROCESSES = 64
 """Maximum number of reading processes; each needs a few file descriptors in this process."""
 _AHEAD_BYTES = 2**29
-"""Maximum bytes of prefetched pictures; each process may prefetch one picture even if this is
-exceeded."""
+"""Maximum bytes of prefetched pictures; each process may prefetch one picture beyond this limit."""
 
 T = TypeVar("T")
 
@@ -244,7 +243,7 @@ def _read_into(path: str, offset: int, reader: PictureReader,
     """
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]
-    with suppress(OSError), open(path, "r+b", buffering=0) as file:  # there may be no room
+    with suppress(OSError), open(path, "r+b", buffering=0) as file:  # the memory may be full
         written = os.pwritev(file.fileno(), [array.data for array in arrays], offset)
         if written == sum(array.nbytes for array in arrays):
             return errors, None
