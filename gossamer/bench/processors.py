@@ -47,10 +47,10 @@ def sharing_cache(processor: int) -> set[int]:
 def transfer_ns() -> float:
     """Return the nanoseconds of a cache line transfer between processors.
 
-    The first processor that this thread may use reads lines that another processor has written. The
-    time to read lines that the first processor wrote itself is subtracted. The other processors are
-    those that this thread may use and that share a cache with the first one; the slowest of them
-    counts. The result is 0 if there is no such processor.
+    Let P be the first processor that this thread may use. P reads lines that another processor has
+    written; the time to read lines that P itself has written is subtracted. The other processors
+    are those that this thread may use and that share a cache with P. The result is the maximum over
+    these processors, or 0 if there are none.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
