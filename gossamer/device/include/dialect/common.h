@@ -60,7 +60,7 @@
  * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves
  * to a float4.
  *
- * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
+ * REAL is the type of a kernel's tensors in memory: HALF if HALVES is set, else float. */
 #if HALVES
 #define REAL HALF
 #define LOAD_REAL LOAD_HALF

@@ -32,15 +32,15 @@ template <int left> INLINE void wgmma_wait_group()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* setmaxnreg.dec: each work-item keeps `registers` registers and gives up the others. Producer
- * warps, which copy, need fewer registers than warps that multiply. */
+/* setmaxnreg.dec: each work-item keeps `registers` registers and releases the others. Warps that
+ * copy need fewer registers than warps that multiply. */
 template <int registers> INLINE void setmaxnreg_dec()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: waits until other warps have given up enough registers for each work-item of this
- * warp to have `registers` registers. */
+/* setmaxnreg.inc: gives each work-item `registers` registers; waits until other warps have released
+ * enough registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
