@@ -240,7 +240,7 @@ def installing(extra: str) -> str:
     Returns
     -------
     str
-        The command and the folder to run it in, since gossamer is on no package index.
+        The command and the folder to run it in, because gossamer is on no package index.
     """
     return f"pip install '.[{extra}]' in gossamer's checkout"
 

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic as data, which is evaluated in NumPy and written as C.
+"""Element-wise arithmetic as data: evaluated by NumPy, or written as C.
 
 Chains of element-wise ops and epilogues of convolutions are both represented by an Expression, so
 that each function is defined once for the host, the reference and the kernels.
@@ -77,7 +77,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return x to the power y.
 
-    For integers and y < 0, the result is rounded towards 0; for x = 0 it is 0.
+    A power of integers with y < 0 is rounded towards 0; it is 0 for x = 0.
     """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)

@@ -24,7 +24,7 @@ _SMALLEST = Fraction(1, 2**126)
 _SAMPLES = (64, 4096)
 """Numbers of leading values that are tested for a common grid before the whole array is tested.
 
-In most arrays, the first 64 values already lie on no common grid, so the test ends early.
+In most arrays, the first 64 values do not lie on a common grid, so the test ends early.
 """
 
 
@@ -37,7 +37,7 @@ class ValueFacts:
     low, high: the bounds (inclusive); each may be infinite.
     step: 0.0 if any real number from low to high may occur. Otherwise the values lie on a grid:
     every value, and `high` if it is finite, is exactly low + k * step for some k = 0, 1, 2, ...
-    A single value has low = high and step 0.0.
+    If only one value is possible, low = high and step = 0.0.
     nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods of
     this class do not set `nan` in their results.
 
@@ -149,9 +149,7 @@ class ValueFacts:
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
         """Return the facts of the values above `lower` and below `upper`.
 
-        None if there are no such values.
-
-        An infinite limit excludes nothing, not even infinite values.
+        None if there are no such values. An infinite limit does not exclude infinite values.
         """
         low, high = self.low, self.high
         if not self.step:
@@ -273,7 +271,7 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Return the facts with other bounds, which must lie on the grid."""
+        """Return these facts with other bounds, which must be on the same grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))

@@ -24,9 +24,9 @@ from gossamer.plan.report.report import Report
 
 @dataclass(frozen=True)
 class Way:
-    """A way to prune a network.
+    """A way to prune a network: a sparsity pattern and a sparsity.
 
-    name: the name of the way, such as "90%".
+    name: a short name, such as "90%".
     pattern: one of gossamer.model.prune.PATTERNS.
     sparsity: the share of each layer's weights that become zero.
     """
@@ -43,7 +43,7 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
 AS_IT_IS = "as it is"
 """The key of the unchanged network in mappings of times; the other keys are names of ways."""
 _ROUNDS = 3
-"""Maximum number of choices of layers that are measured for a speed-up."""
+"""Maximum number of choices of layers that are measured to reach a speed-up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,10 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The least sparse unstructured way that pays along with all sparser ones, or None.
+        """The least sparse unstructured way from which on pruning pays, or None.
 
-        Pruning pays if the layers are faster than unchanged. Times within SLACK count as equal.
+        This way and all sparser unstructured ways pay. A way pays if the layers are faster with it
+        than unchanged. Times within SLACK count as equal.
         """
         lowest = None
         for way in reversed([way for way in WAYS

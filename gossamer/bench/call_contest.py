@@ -30,8 +30,8 @@ one second to the next.
 class Result:
     """The outcome of running a case.
 
-    rows: one row per contender and precision, for the contender's fastest alternative; the fastest
-    row comes first.
+    rows: one row per contender and precision, fastest first. If a contender has several alternative
+    implementations, the row is for the fastest one.
     absent, failed: reasons why contenders or alternatives have no row, by label.
     notice: text about a disturbance of the times, or "". The rows contain this text, too.
     seconds: duration of the case, including preparation; the caller sets this field.

@@ -1,4 +1,4 @@
-"""Cases of calls: latency and throughput.
+"""Benchmark cases of calls: latency and throughput.
 
 `latency` measures the time from a call to its result, and `throughput` measures the time of many
 batches with their transfers. Peers are called as their users call them.
@@ -49,10 +49,10 @@ BOUND calls a plan that is bound to its input, ONE_BY_ONE makes consecutive call
 stream, and PINNED streams arrays in page-locked memory.
 """
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
-"""Target microseconds of one throughput sample, and maximum number of its batches.
+"""Target microseconds and maximum number of batches of a throughput sample.
 
-In samples of this length, the start-up time of a stream, 64 ms on the host of an H100, is a small
-share.
+In a sample of this length, the start-up time of a stream is a small share: it is 64 ms on the host
+of an H100.
 """
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Size in bytes and number of the copies that measure the bandwidth of the bus."""
@@ -155,7 +155,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
     """Add the peers in each precision.
 
-    changed: function of a prepared peer that returns the peer to add.
+    changed: function that takes a prepared peer and returns the contender to add.
     """
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))
@@ -203,7 +203,7 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class Shares:
-    """Bounds of a throughput: the times of kernels and of copies.
+    """Lower bounds of the time per batch: kernels alone and copies alone.
 
     batch, nbytes: images and bytes per batch.
     kernels_us: microseconds of the kernels alone, per batch.

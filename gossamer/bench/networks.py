@@ -33,8 +33,8 @@ _BETWEEN_LAYERS = Format("NHWC", "float16")
 _MOST_NETWORK_ERROR = 2e-2
 """Largest normalised error of a network in TF32 or float16.
 
-This limit is larger than that of one layer, because the errors of layers accumulate: over the 53
-layers of MobileNetV2 to 3e-3 in TF32, and to 4e-3 in float16.
+This limit is larger than that of one layer, because the errors of layers accumulate: the error of
+MobileNetV2, which has 53 layers, is 3e-3 in TF32 and 4e-3 in float16.
 """
 _ANY_ERROR = 10.0
 """The error limit of networks with discontinuous functions, larger than any of their errors."""
@@ -149,8 +149,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # start with the lowest precision: it allows the candidates of all precisions, so that the
-    # tuning cache then contains the times for the other precisions
+    # start with the lowest precision: its candidates include those of the other precisions, whose
+    # times are then in the tuning cache
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),

@@ -30,7 +30,7 @@ _REPEATS = 3
 def sharing_cache(processor: int) -> set[int]:
     """Return the processors that share the last-level cache, including this one.
 
-    The set is empty if the operating system does not report them.
+    The set is empty if the operating system does not report caches.
     """
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
@@ -47,11 +47,10 @@ def sharing_cache(processor: int) -> set[int]:
 def transfer_ns() -> float:
     """Return the nanoseconds of a cache line transfer between processors.
 
-    The transfer is to the first processor that this thread may use, from the slowest of the other
-    allowed processors that share a cache with it. The result is 0 if no other does.
-
-    The first processor reads lines written by the other processor. The time to read lines that the
-    first processor wrote itself is subtracted.
+    Let P be the first processor that this thread may use. P reads lines that another processor has
+    written; the time to read lines that P itself has written is subtracted. The other processors
+    are those that this thread may use and that share a cache with P. The result is the maximum over
+    these processors, or 0 if there are none.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
@@ -75,7 +74,7 @@ def far_notice(transfers: Sequence[float]) -> str:
 
 
 def _read_ns(writer: int, reader: int) -> float:
-    """Return the nanoseconds for reading a byte written by another processor."""
+    """Return the mean nanoseconds that `reader` needs to read a byte that `writer` wrote."""
     data = memoryview(bytearray(_LINES * _LINE_BYTES))
     with bound([writer]):
         for offset in _ORDER:

@@ -27,8 +27,8 @@ TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
 """The kinds of inputs of calls: torch tensors of floats on the GPU, float32 NumPy arrays, and uint8
 NumPy arrays.
 
-uint8 arrays are decoded pictures in NHWC, which a call divides by 255. Results are on the GPU for
-tensors, and on the host for arrays.
+uint8 arrays are decoded pictures in NHWC; a call divides their values by 255. Results are on the
+GPU for tensors, and on the host for arrays.
 """
 BYTE_SCALE = 1 / 255
 KINDS = (TENSORS, ARRAYS, BYTES)
@@ -71,8 +71,8 @@ class CalledContender:
     new_call: function that creates a call; each thread creates its own.
     output: function that converts the return value of a call to a result array.
     runs: number of executions per call, if a call loops over many batches; otherwise None.
-    described: function of the microseconds of one execution that returns text; the text precedes
-    `config` in the row.
+    described: function that takes the microseconds of one execution and returns text; the text
+    precedes `config` in the row.
     """
 
     contender: str
@@ -117,7 +117,7 @@ class Setting:
     precisions: measured precisions, most precise first.
     tuner: function that returns, for a precision, the tuner of candidates in this and higher
     precisions.
-    effort: effort of gossamer's measurements before it chooses.
+    effort: gossamer's tuning effort.
     """
 
     device: Device
@@ -136,7 +136,7 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
     of vendor libraries, so that each peer is measured at its best. With `choice_only`, the tuners
     measure only the candidates that `compile` measures.
 
-    choice_only: whether the plan chosen by gossamer is its only contender.
+    choice_only: whether the plan chosen by gossamer is gossamer's only contender.
     budget_s: seconds for the candidates of each plan; None for no limit.
     """
     stored = TuningCache(device) if kept is None else kept

@@ -75,8 +75,8 @@ def list_caches(as_json: JsonOption = False) -> None:
 
 def clear(
     device: Annotated[str | None, typer.Option(
-        metavar="NAME", help="Remove only the measurements of this device (cuda:0), or this file "
-                             "of `gossamer cache list`.")] = None,
+        metavar="NAME", help="Remove only the measurements of this device (cuda:0), or the file of "
+                             "this name in `gossamer cache list`.")] = None,
     kernels: Annotated[bool, typer.Option(
         "--kernels", help="Also remove the compiled kernels of all devices.")] = False,
 ) -> None:
@@ -173,7 +173,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Summarise a file of measurements, including why it is not used, if so."""
+    """Summarise a file of measurements, with the reason if it is not used."""
     name = path.name
     try:
         size = path.stat().st_size

@@ -201,8 +201,8 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Make Ctrl-C stop only the measurements during a `with` block, not the program.
 
-    After Ctrl-C, the plan is created from the measurements so far. The program ends after a second
-    Ctrl-C, an interrupt if stderr is not a terminal, or SIGTERM; a message then says where the
+    After Ctrl-C, the plan is created from the measurements so far. A second Ctrl-C, SIGTERM, or any
+    interrupt while stderr is not a terminal ends the program with a message that says where the
     measurements are stored.
     """
     def stop(number: int, frame: object) -> None:

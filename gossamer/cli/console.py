@@ -62,7 +62,7 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Make stdout replace characters that it cannot encode, and report failures.
+    """Make stdout replace characters that it cannot encode, and report write errors.
 
     If stdout or stderr is closed, output to it is discarded.
     """

@@ -117,7 +117,7 @@ def _photos(images: Sequence[str]) -> list[Path]:
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Prefix a message of the detector with the option that it is about."""
+    """Prefix a message of the detector with the option that caused it."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "class names, but" in message else message

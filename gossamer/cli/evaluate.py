@@ -167,7 +167,7 @@ class LabelledInputs:
 
     def classes(self, count: int, names_file: Path | None,
                 network_names: Sequence[str]) -> np.ndarray:
-        """Return the index of each sample's class, of `count` classes.
+        """Return the class index of each sample, from 0 to count - 1.
 
         With a file of names, each label must be a name in the file. Without one, labels are
         interpreted as class names of the network; else as class indices; else, for `count` folders

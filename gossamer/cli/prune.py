@@ -111,7 +111,7 @@ def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | No
 
 def _check_sparsity(sparsity: float | None, per_layer: Path | None, scope: str | None,
                     pattern: str) -> None:
-    """Raise InputError unless the options set the sparsity exactly once."""
+    """Raise InputError for missing, invalid or conflicting sparsity options."""
     arguments.check_choice("--pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
@@ -179,8 +179,8 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
                          f"{advice.device}; see the times with `gossamer advise`")
     if not choice.reached:
         terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
-                        f"about {choice.speed_up:.2f} times as fast; it is pruned for this",
-                        "warning")
+                        f"about {choice.speed_up:.2f} times as fast; the network is pruned for "
+                        "this speed-up", "warning")
     return choice.sparsities
 
 
@@ -235,7 +235,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     """Yield the file name (for messages), the layer and the sparsity of each entry."""
     try:
-        # integers are parsed as floats, so that one of many digits becomes infinite here, instead
+        # parse integers as floats: an integer with too many digits becomes infinite here, instead
         # of failing later
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:

@@ -229,7 +229,7 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A table under a line of headings.
+    """A CSV table with a line of headings.
 
     The first row without an error determines the columns; rows before it are buffered. If all rows
     have errors, the first row determines the columns. A continued table keeps its headings.

@@ -40,8 +40,8 @@ _WHITE = 255.0
 class RunInputs:
     """The inputs of one call of the verb `run`.
 
-    In this class, an input is a photo, or one row of the arrays: a sample for each input of the
-    graph.
+    In this class, an input is a photo, or one row of the arrays. A row contains one sample for each
+    input of the graph.
 
     names: one name per input, for messages and results.
     batch: number of inputs per execution; the last execution may have fewer.
@@ -100,8 +100,8 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
 
     batch: the value of --batch, or None.
     rows: total number of rows.
-    default: the batch size without --batch. If batches smaller than `rows` would change the
-    network's results, it is ignored, and all rows run at once.
+    default: the batch size without --batch. The default is ignored, and all rows run at once, if
+    smaller batches would change the network's results.
     Raises InputError if --batch would change the results.
     """
     size = min(batch or default, rows)
@@ -143,7 +143,7 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
     inverted training pictures than to the mean of the training pictures. If the training pictures
     are neither dark nor light, no picture looks inverted.
 
-    names: the names of the pictures; further names are ignored.
+    names: the names of the pictures; surplus names are ignored.
     pictures: the grey levels of each picture, from 0 to 255.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
@@ -176,7 +176,7 @@ Chunk = tuple[list[Entry], np.ndarray | None]
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs for each of which `run` writes one row.
+    """Inputs of `run` with one output row each.
 
     key: the JSON key or column heading of the input's name in a row: "file" or "sample".
     names: the file or the index of each input.
@@ -200,7 +200,7 @@ def is_table(name: str) -> bool:
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Return whether a source is a folder or CSV file, for which `run` writes rows."""
+    """Return whether a source is a folder or CSV file; `run` writes rows for these."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 

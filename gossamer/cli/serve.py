@@ -35,8 +35,7 @@ logger = logging.getLogger("gossamer.serve")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+")
 _STATISTICS = "stats"
-"""A reserved name: in the URL of the statistics of all models, it takes the place of the model
-name."""
+"""The reserved name that replaces the model name in the URL of the statistics of all models."""
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 """Seconds of each unit of time."""

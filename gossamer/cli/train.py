@@ -132,15 +132,15 @@ def train(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
              "choose without timing).")] = None,
     sweep: Annotated[str | None, typer.Option(
-        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: JSON "
-                                        "such as '{\"hidden\": [50, 100]}', by the names of MLP's "
-                                        "parameters, or a .json file.")] = None,
+        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: a "
+                                        ".json file, or JSON such as '{\"hidden\": [50, 100]}', "
+                                        "with the names of MLP's parameters.")] = None,
     folds: Annotated[int | None, typer.Option(
         min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
         ] = None,
     halving: Annotated[int | None, typer.Option(
-        min=2, help="Successive halving: repeatedly stop all but one in this many "
-                    "settings of a sweep early.")] = None,
+        min=2, help="Successive halving: after each round of a sweep, continue only one in this "
+                    "many settings.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help=f"Write a row for each network of a sweep "
                                  f"({', '.join(table_files.SUFFIXES)}).")] = None,
@@ -268,7 +268,8 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
         reporter.stop()
         has_checkpoint = checkpoint is not None and checkpoint.is_file()
         terminal.notice(_in_options(error)
-                        + (f"; {checkpoint} keeps it" if has_checkpoint else ""), "error")
+                        + (f"; the checkpoint {checkpoint} contains this network"
+                           if has_checkpoint else ""), "error")
         raise typer.Exit(1) from None
     except InputError as error:
         raise InputError(_in_options(error)) from None
@@ -377,10 +378,11 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
 
 def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                   context: typer.Context) -> dict[str, Path | None]:
-    """Return the files that the demo writes: those that options name, others in `folder`.
+    """Return the files that the demo writes.
 
-    A missing folder is created, and removed at the end of the command if it is still empty. Raises
-    InputError if the folder cannot be created.
+    The files are in `folder`, unless --curve or --report names another file. A missing folder is
+    created, and removed at the end of the command if it is still empty. Raises InputError if the
+    folder cannot be created.
     """
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
         raise InputError(f"--output {folder}: expected a folder for the demo's files")

@@ -17,7 +17,7 @@ from gossamer.train.data.dataset import WHITE, Dataset, Preparation, prepared, s
 from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
-"""Number of samples before preprocessing that the demo writes, as inputs to try the network on."""
+"""Number of unprocessed samples that the demo writes as example inputs."""
 _FAR = 16
 """Magnitude of inputs above which a notice recommends scaling."""
 _MANY, _FEW = 20, 5
@@ -225,7 +225,7 @@ def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> Non
             raise InputError(f"{held_out.source}: has the label {foreign[0]!r}, which does not "
                              f"occur in {training.source}")
     if count < sizes[-1]:
-        hint = f", --sizes {text},{count} hidden units too" if len(sizes) == 2 else ""
+        hint = f", and --sizes {text},{count} has hidden units too" if len(sizes) == 2 else ""
         terminal.notice(f"--sizes {text}: ends in {sizes[-1]} outputs, but {training.source} has "
                         f"samples of {count} classes; --sizes {all_but_last},{count} has one "
                         f"output per class{hint}")

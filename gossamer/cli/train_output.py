@@ -43,8 +43,10 @@ TRAINING, VALIDATION, TEST = "training", "validation", "test"
 neither."""
 
 Head = Callable[[str, str], list[str]]
-"""Function of the names of the device and the algorithm that returns the lines above the epoch
-rows."""
+"""Function that takes the names of the device and the algorithm.
+
+It returns the lines above the epoch rows.
+"""
 
 
 class EpochReporter:
@@ -225,7 +227,8 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
     """Write the output files: network, curve, report and example samples.
 
     outputs: the files, by the names of their options or SAMPLES. No file is written for None.
-    Returns the written files, and for each output that could not be written, by name, the reason.
+    Returns the written files, and the reason for each output that could not be written, by the
+    output's name.
     """
     def content(output: str) -> bytes:
         if output == "--curve":

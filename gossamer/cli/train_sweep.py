@@ -1,4 +1,4 @@
-"""The option --sweep of the verb `train`: find the best settings, which are then trained."""
+"""The option --sweep of the verb `train`: find the best settings for the training."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class SweepOptions:
                     raise InputError(f"{option} {value}: needs --sweep GRID")
             return SweepOptions(None, None, None, None)
         if folds is not None and validation is not None:
-            raise InputError(f"--folds {folds}: --validation {validation} scores the settings; "
-                             "give one of them")
+            raise InputError(f"--folds {folds}: --validation {validation} already scores the "
+                             "settings; use only one of the two options")
         if validation is None and folds is None:
             folds = FOLDS
         return SweepOptions(_grid(text), folds, halving, table)

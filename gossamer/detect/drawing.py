@@ -131,7 +131,7 @@ def _grid(label_width: float, label_height: float, width: float,
           height: float) -> Iterator[tuple[float, float]]:
     """Yield label positions (upper left corners) on a grid over a photo.
 
-    Rows of positions do not overlap; neighbouring positions in a row overlap by half a label.
+    Labels in different rows do not overlap; neighbouring labels in a row overlap by half.
     """
     for row in range(int(height // label_height)):
         for column in range(int(2 * width // label_width)):

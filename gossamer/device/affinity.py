@@ -20,8 +20,8 @@ def bound(processors: Sequence[int]) -> Iterator[None]:
     """Bind this thread to logical processors within a `with` block.
 
     An empty list changes nothing. Without binding, the operating system may schedule several
-    threads on one logical processor. If one of these threads then spins while it waits for another,
-    the work takes several times as long.
+    threads on one logical processor. If one of these threads spins while it waits for another, the
+    work takes several times as long as with binding.
     """
     before = allowed()
     if not processors:

@@ -20,16 +20,16 @@ __all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "K
 
 
 class CopyingGraph(abc.ABC):
-    """Recorded work that ends with copies, whose targets are set before a replay.
+    """Recorded work followed by copies to changeable targets.
 
-    addresses: the current targets of the copies, as set by `copy_to`.
+    addresses: addresses of the current targets, as set by `copy_to`.
     """
 
     addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Set the target address of each copy in later replays.
+        """Set the target address of each copy for later replays.
 
         The caller must keep the memory at these addresses alive.
         """
@@ -40,10 +40,10 @@ class CopyingGraph(abc.ABC):
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph followed by copies, which each replay queues one after the other.
+    """A graph followed by copies; a replay queues the graph, then each copy.
 
     graph: the recorded work.
-    copies: pairs of a buffer that the work writes and the number of bytes to copy.
+    copies: pairs (buffer that the work writes, number of bytes to copy).
     """
 
     def __init__(self, device: Device, graph: Callable[..., None],
@@ -73,8 +73,8 @@ class Device(CoreDevice, OtherLibraries):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
     CoreDevice declares the methods that every device implements. This class declares the optional
-    capabilities: a device with a capability overrides the capability's flag and methods. The
-    methods of a capability that a device lacks raise a DeviceError, or behave correctly without it.
+    capabilities: a device with a capability overrides the capability's flag and methods. If a
+    device lacks a capability, the inherited methods raise a DeviceError or use a fallback.
 
     `Device.limits` contains the numbers and flags that determine which kernels can run.
 
@@ -83,8 +83,8 @@ class Device(CoreDevice, OtherLibraries):
     architecture : str
         The CUDA architecture of the device, such as "sm_90"; empty for a device without one.
     compilers : ProcessPool or None
-        Processes that compile kernels for this process, on devices where this makes builds faster;
-        None while there are no such processes.
+        Pool of processes that compile kernels for this process, or None. Only devices with
+        `compiles_in_processes` use the pool.
     """
 
     architecture: str = ""
@@ -199,7 +199,7 @@ class Device(CoreDevice, OtherLibraries):
         return GraphThenCopies(self, self.capture(work), copies)
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether all queued work of a stream is complete, or the device cannot tell.
+        """Return whether all queued work of a stream is complete.
 
         Parameters
         ----------
@@ -209,7 +209,8 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            False while queued work runs or waits to run.
+            False while queued work runs or waits to run. Always True if the device cannot query
+            streams.
         """
         return True
 
@@ -258,9 +259,9 @@ class Device(CoreDevice, OtherLibraries):
         repeats : int
             Number of consecutive executions of the work in one replay.
         as_in_plan : bool, default False
-            Whether consecutive executions may overlap. Kernels with `KernelSource.begins_early`
-            then begin before the previous execution has ended, just as they begin before the
-            previous step of a plan has ended. By default each execution waits for the previous one.
+            Whether consecutive executions may overlap, as consecutive steps of a plan do: a kernel
+            with `KernelSource.begins_early` may begin before the previous execution has ended. By
+            default each execution waits for the previous one.
 
         Returns
         -------

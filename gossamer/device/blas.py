@@ -21,7 +21,7 @@ _limits = 0
 
 
 def threads() -> int:
-    """Return the largest thread count of a BLAS library outside of `limited`.
+    """Return the largest thread count among the BLAS libraries, without the limit of `limited`.
 
     The result is 1 if no BLAS library is found.
     """

@@ -138,7 +138,7 @@ class CoreDevice(abc.ABC):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The kind of device; devices of the same kind share measurements."""
+        """The api, the description and the compute units; equal devices share measurements."""
         return self.api, self.description, self.limits.compute_units
 
     @property
@@ -169,7 +169,7 @@ class CoreDevice(abc.ABC):
         Returns
         -------
         Kernel
-            The same object for the same source.
+            The kernel; calls with the same source return the same object.
 
         Raises
         ------
@@ -188,8 +188,9 @@ class CoreDevice(abc.ABC):
         purpose : str
             Use of the memory, for the error message.
         stream : Any
-            A stream, if only work on this stream uses the memory. The buffer may then be dropped
-            before that work is complete, and on CUDA the memory comes from a pool, which is faster.
+            The only stream whose work uses the memory, or None. With a stream, the buffer may be
+            dropped before the stream's work is complete, and CUDA allocates from a pool, which is
+            faster.
 
         Returns
         -------
@@ -386,7 +387,7 @@ class CoreDevice(abc.ABC):
         return self
 
     def __reduce__(self) -> Any:
-        """Pickle only the name; the other process opens the device itself."""
+        """Pickle only the name; the receiving process opens the device again."""
         if type(self).reopen is None:
             raise TypeError(f"{self.name} cannot be pickled: import gossamer.device.registry first")
         return type(self).reopen, (self.name,)

@@ -34,7 +34,7 @@ _ROOT = Path("/sys/fs/cgroup")
 def processors() -> int:
     """Return the number of logical processors that this process may use.
 
-    The affinity of the process and the limit of its container determine this number.
+    The CPU affinity of the process and the CPU limit of its container restrict the number.
     """
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
@@ -234,7 +234,7 @@ def cpu_quota() -> float:
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
     """Yield the folders of a control group and its ancestors."""
-    # in a container the path may begin with "..", for a group above the mounted folder
+    # in a container the path may begin with "..", if the group is above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):
         yield root.joinpath(*names[:count])

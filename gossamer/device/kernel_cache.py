@@ -25,7 +25,7 @@ If there are more, the least recently used kernels are removed first.
 PRIVATE = 0o600
 """The permissions of files in the cache folder.
 
-Other users must not be able to write code that is run from there, or to read names of networks.
+Other users must not be able to write code that this user runs, or to read names of networks.
 """
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
@@ -36,7 +36,7 @@ If there are more, the least recently used kernels are removed first.
 _CHECK_EVERY = 2**24
 """Bytes that a process writes between two checks of the folder's size; a rule of thumb."""
 _ABANDONED_SECONDS = 3600
-"""Age in seconds at which a partially written file is removed, since its writer must have died."""
+"""Age in seconds at which a partially written file is removed: its writer must have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
 _unchecked = _CHECK_EVERY
@@ -59,7 +59,7 @@ def cache_folder() -> Path:
 def make_private(folder: Path) -> None:
     """Create a folder and its parents, accessible only by their owner.
 
-    Existing folders keep their permissions. Raises OSError.
+    Existing folders keep their permissions. Raises OSError if a folder cannot be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -84,7 +84,7 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 
 def warn_unwritable(folder: Path, reason: str) -> None:
-    """Warn, once per process, that a cache folder cannot be written."""
+    """Warn that a cache folder cannot be written, once per folder and process."""
     if folder not in _warned:
         _warned.add(folder)
         warnings.warn(

@@ -1,4 +1,4 @@
-"""The limits, usability and peak rates of devices."""
+"""The limits and the usability of devices."""
 
 from __future__ import annotations
 

@@ -56,10 +56,9 @@ _WAITS = 10
 A rule of thumb.
 """
 _LEAST_SHARE = 0.1
-"""Minimum fraction of a wall-clock time that is left after the wait for an empty stream is
-subtracted.
+"""Lower limit of a corrected time, as a fraction of the wall-clock time.
 
-A rule of thumb.
+The correction subtracts the wait for an empty stream. The limit is a rule of thumb.
 """
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
@@ -152,8 +151,8 @@ class OpenCLDevice(Device):
             with self._calls:
                 memory = OpenCLMemory(cl.Buffer(
                     self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
-                # force the allocation: drivers otherwise allocate at the first use, when an error
-                # can no longer name the purpose
+                # force the allocation: by default drivers allocate at the first use, where an error
+                # message could not name the purpose
                 cl.enqueue_migrate_mem_objects(
                     self._queue, [memory.starting_at(0)],
                     cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
@@ -254,9 +253,9 @@ class OpenCLDevice(Device):
 
         On GPUs the time is measured by the host's clock, on other devices by events. GPUs run short
         kernels faster than drivers queue them, so the time of a short kernel is the time to queue
-        it. Events need a stream with profiling, on which NVIDIA's driver takes twice as long to
-        queue a kernel as on the streams of plans. On a GPU, events would therefore measure longer
-        times than kernels need in a plan.
+        it. Events need a stream with profiling. On such a stream, NVIDIA's driver takes twice as
+        long to queue a kernel as on a stream of a plan. On a GPU, events would therefore measure
+        longer times than kernels take in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)

@@ -1,6 +1,6 @@
 """OpenCL drivers: their devices and limits, memory, kernels, and recorded commands.
 
-Only one thread at a time may call NVIDIA's driver. `lock_of` returns the lock for its calls, and
+Only one thread at a time may call NVIDIA's driver. `lock_of` returns the lock for these calls, and
 `Owner` releases objects while it holds this lock.
 """
 
@@ -238,7 +238,7 @@ class LaunchError(Exception):
 class LaunchWithoutEvent:
     """A command that launches a kernel without creating an event.
 
-    kernel: a kernel object whose arguments are not changed any more.
+    kernel: a kernel object whose arguments no longer change.
     global_size, local_size: work-items of the launch and of a work-group in each dimension.
     """
 
@@ -269,7 +269,7 @@ class LaunchWithoutEvent:
 class OpenCLGraph:
     """Recorded commands; calling the graph queues all of them again.
 
-    Kernel arguments are not set again, because that would take most of the time of a launch.
+    A replay does not set kernel arguments: this would take most of the time of a launch.
     """
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],

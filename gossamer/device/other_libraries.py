@@ -141,7 +141,7 @@ class OtherLibraries(abc.ABC):
 
     def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-        """Convert another library's array without a copy. Requires `holds`.
+        """Convert another library's array without a copy. Requires `holds(array)`.
 
         The returned array shares the memory and keeps it alive. Later work of `stream` waits for
         pending work on the array.

@@ -103,7 +103,7 @@ def devices() -> list[DeviceInfo]:
 
 
 def find(name: str | None = None) -> Device:
-    """Return a device; every call returns the same instance.
+    """Return a device; calls for the same device return the same instance.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def find(name: str | None = None) -> Device:
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
-    """Return whether a value is an argument for `find_several`.
+    """Return whether a value names several devices, as `find_several` expects.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Returns
     -------
     list of Device
-        The devices in the order of their names, at least one.
+        The devices in the given order, at least one.
 
     Raises
     ------

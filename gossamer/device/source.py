@@ -219,7 +219,7 @@ _LIBRARIES = {
     "llvmlite": ("llvmlite",),
 }
 """Modules of libraries that algorithms call, and the packages that contain the libraries' code."""
-# regular expressions are used, because Python's parser takes ten times as long
+# regular expressions find the imports, because Python's parser takes ten times as long
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
                      r"|import[ \t]+([^\n]*))", re.M)
 _STRING = re.compile(r"""["']([\w.]+)["']""")

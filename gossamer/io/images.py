@@ -280,7 +280,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
             longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list of formats, Pillow tries all formats, some of which make it run other programs
+    # without a list of formats, Pillow tries all formats, and for some of them runs other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > most_pixels:

@@ -31,7 +31,7 @@ _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowErr
 
 
 class BadArray(ValueError):
-    """An unreadable array; the message is a reason that is written after a file name."""
+    """An unreadable array; the message is the reason, to be appended to a file name."""
 
 
 class PickledObjects(BadArray):

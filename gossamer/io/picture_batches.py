@@ -2,7 +2,7 @@
 
 Threads read the pictures, or other processes if there are many files and processors. The processes
 write pictures to shared memory, in the shape and dtype that the network expects, and respond once
-for several files, so that the process that runs the network rarely waits for the GIL.
+per group of files. The process that runs the network therefore rarely waits for the GIL.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ Sending such a group and receiving the response takes about as long as reading a
 _MOST_PROCESSES = 64
 """Maximum number of reading processes; each needs a few file descriptors in this process."""
 _AHEAD_BYTES = 2**29
-"""Maximum bytes of prefetched pictures; each process may prefetch one picture even if this is
-exceeded."""
+"""Maximum bytes of prefetched pictures; each process may prefetch one picture beyond this limit."""
 
 T = TypeVar("T")
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
-"""For each file, the reason why it cannot be read or "", and the readable pictures in order."""
+"""The reason why each file cannot be read, or "", and the pictures of the readable files."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
 """Shared memory for pictures, and groups of files with the futures of their answers."""
 
@@ -128,8 +127,8 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
     count = min(processors + processors // 2, _MOST_PROCESSES)
     form = reader.form()
     nbytes = 0 if form is None else math.prod(form[0]) * form[1].itemsize
-    # a block's size is a multiple of the batch size, so that batches need no copy, and is roughly
-    # _GROUP files or more
+    # a block holds a whole number of batches, so that batches need no copy, and has about _GROUP
+    # files or more
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
     with (closing(SharedBlocks(size * nbytes)) as shared,
@@ -239,12 +238,12 @@ def _read_into(path: str, offset: int, reader: PictureReader,
                files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
     """Read a group of files, and write the pictures to shared memory.
 
-    Returns the reason or "" of each file, and None for the pictures. If the pictures cannot be
-    written to the file at `path`, they are returned instead of None.
+    Returns an Answer, with None in place of the pictures. If the pictures cannot be written to the
+    file at `path`, the pictures themselves are returned.
     """
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]
-    with suppress(OSError), open(path, "r+b", buffering=0) as file:  # there may be no room
+    with suppress(OSError), open(path, "r+b", buffering=0) as file:  # the memory may be full
         written = os.pwritev(file.fileno(), [array.data for array in arrays], offset)
         if written == sum(array.nbytes for array in arrays):
             return errors, None

@@ -32,9 +32,13 @@ threads.
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
                 threads: int) -> CalledContender:
-    """Return ONNX Runtime on all CPU cores. Raises AbsentError."""
+    """Return ONNX Runtime on all CPU cores.
+
+    Raises AbsentError for tensors, for a precision other than fp32, and if ONNX Runtime is not
+    installed.
+    """
     if kind == TENSORS:
-        raise AbsentError("only compared on the host, since it accepts host arrays")
+        raise AbsentError("compared only on host arrays, because it does not accept GPU tensors")
     if precision != "fp32":
         raise AbsentError("compared in fp32 only")
     if importlib.util.find_spec("onnxruntime") is None:

@@ -187,7 +187,7 @@ class _Writer:
         return operands[high - 1]
 
     def _operand(self, name: str, channel_axes: int) -> fx.Node:
-        """Return an operand of an epilogue; a constant is reshaped to one value per channel."""
+        """Return an operand of an epilogue; a constant is reshaped to broadcast over channels."""
         if not self.is_constant(name):
             return self.value(name)
         return self.call(torch.reshape, self.value(name), (-1, *[1] * channel_axes))

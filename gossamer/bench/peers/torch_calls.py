@@ -88,7 +88,7 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
 
 def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
               precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-    """Return the function that runs the network, and the input on its device.
+    """Return the function that runs the network, and the input on the network's device.
 
     In fp16, images are in NHWC, as PyTorch recommends.
     """

@@ -259,7 +259,7 @@ class CudaDevice(DriverDevice):
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         self.queue_write(buffer, array, stream)
-        # a copy from page-locked memory continues after the call
+        # queue_write returns before a copy from page-locked memory is complete
         self.synchronize(stream)
 
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
@@ -349,15 +349,15 @@ class CudaDevice(DriverDevice):
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
         """Return side streams of a stream.
 
-        While this thread records a graph, the result is side streams that only the recording uses.
+        If this thread is recording a graph, the side streams are used only by this recording.
         """
         side = self._recorder.side_streams or self._side
         return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # work of a closed stream still runs, but its handle is invalid: wait for all work of
-            # the context
+            # a closed stream's work may still run, but the stream's handle is invalid: wait for all
+            # work of the context
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -391,7 +391,7 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Record work as a graph, which keeps its buffers and kernels alive.
+        """Record work as a graph that keeps the work's buffers and kernels alive.
 
         `work` is called with a stream that belongs to the calling thread.
         """

@@ -28,8 +28,8 @@ class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
     Other libraries read an array `a` without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
-    jax.dlpack.from_dlpack(a). Their streams then wait for the stream that fills the array, and
-    their arrays keep the memory alive.
+    jax.dlpack.from_dlpack(a). The library's stream waits for the stream that fills the array, and
+    the library's array keeps the memory alive.
 
     stream: the stream that fills the array; None is the device's default stream.
     """
@@ -186,7 +186,7 @@ def like(array: Any, result: CudaArray) -> Any:
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the stream's handle, and the stream is destroyed with its stream object:
+        # cupy destroys a stream with its Python object, but passes only the handle to __dlpack__:
         # keep the object alive with the buffer
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)

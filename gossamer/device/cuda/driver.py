@@ -44,7 +44,7 @@ def device_error(what: str, error: DriverError) -> DeviceError:
 def check(result: tuple[Any, ...]) -> Any:
     """Return the results of a driver call without the status.
 
-    A single result is returned as such, several as a tuple. Raises DriverError on failure.
+    A single result is returned directly, several results as a tuple. Raises DriverError on failure.
     """
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(result[0])
@@ -85,7 +85,7 @@ class Current:
     _entered = threading.local()
     """The contexts that each thread has entered, as pairs (handle, whether it was pushed).
 
-    Entering the context that is already current needs no driver call.
+    Entering the thread's innermost context again needs no driver call.
     """
 
     def __init__(self, context: driver.CUcontext) -> None:

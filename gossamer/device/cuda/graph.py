@@ -59,8 +59,8 @@ class CudaCopyingGraph(CopyingGraph):
     were launched before. The driver does not allow a target to change between memory of a pool and
     other memory; in that case the graph is instantiated again.
 
-    steps: the recorded work; the caller destroys this CUDA graph afterwards.
-    copies: pairs of a buffer that the work writes and the number of bytes to copy.
+    steps: CUDA graph of the recorded work; the caller may destroy it after the construction.
+    copies: pairs (buffer that the work writes, number of bytes to copy).
     used_objects: buffers and kernels that the work uses.
     """
 
@@ -68,8 +68,7 @@ class CudaCopyingGraph(CopyingGraph):
                  copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
         self._device = device
         self._used_objects = [*used_objects, *copies]
-        # copy_to() uses the handles of the nodes, which are valid only while the recorded graph
-        # exists
+        # keep the recorded graph: copy_to() uses the handles of its nodes
         self._recorded = check(driver.cuGraphCreate(0))
         weakref.finalize(self, quietly, device, driver.cuGraphDestroy, self._recorded)
         before = [check(driver.cuGraphAddChildGraphNode(self._recorded, None, 0, steps))]
@@ -192,8 +191,9 @@ class Recorder:
 
         stream: default stream of replays.
         events: empty, or two events to record before the first and after the last execution.
-        as_in_plan: whether kernels that may begin early do so. They then do in nine of ten
-        executions; otherwise each execution waits for the previous one.
+        as_in_plan: whether executions may overlap. If true, _TOGETHER executions are captured
+        together, and within these a kernel that may begin early does so. If false, each execution
+        waits for the previous one.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))

@@ -35,7 +35,7 @@ _FORMATS: dict[type, str] = {
 class _Packer:
     """The memory block that holds the arguments of a kernel.
 
-    A launch copies the block, so that a thread can reuse the block for all launches with the same
+    Because a launch copies the block, a thread reuses the block for all launches with the same
     argument types.
 
     address: address of the array of pointers to the arguments, as cuLaunchKernel expects it.

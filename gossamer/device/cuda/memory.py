@@ -126,10 +126,10 @@ class StreamAllocation:
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
     """Free pool memory after the queued work of all its streams.
 
-    If there is only one stream and it is open, the memory is freed on this stream. With several
-    streams, or if the only stream has been closed so that its handle is invalid, the default stream
-    waits for all of them and the memory is freed there. The waits are queued here instead of in
-    `used_on`, because other libraries queue work on an array only after they have received it.
+    If there is only one stream and it is open, the memory is freed on this stream. If there are
+    several streams, or the only stream is closed and its handle is invalid, the default stream
+    waits for all of them and frees the memory. The waits are queued here instead of in `used_on`,
+    because other libraries queue work on an array only after they have received it.
     """
     freeing, *others = streams
     if others or device.is_closed(streams[freeing]):

@@ -33,8 +33,9 @@ def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
 
 def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
-    """Return the cubin of a program for an architecture such as sm_90, and the assembler's report.
+    """Assemble a program, and return the cubin and the assembler's report.
 
+    architecture: for example sm_90.
     apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
     process, nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.
@@ -106,7 +107,8 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # the new process imports from this process's folders; -P keeps its working folder out of them
+    # the new process imports from the same folders as this one; -P keeps the working folder off its
+    # sys.path
     folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],

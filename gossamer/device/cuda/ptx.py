@@ -25,10 +25,12 @@ or a vector of registers."""
 
 
 class Instruction(NamedTuple):
-    """An instruction, or a label: with the name "label", it defines the label that is its operand.
+    """An instruction, or the definition of a label.
 
-    guard: the predicate register on which the instruction depends, or "" for none. The instruction
-    executes if the register is true, or, if the guard begins with "!", if the register is false.
+    The definition of a label has the name "label" and the label as its operand.
+
+    guard: name of a predicate register, or "" for no guard. The instruction executes only if the
+    register is true; with the prefix "!", only if the register is false.
     """
 
     name: str

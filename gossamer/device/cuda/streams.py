@@ -34,7 +34,7 @@ class CudaStream:
 
 
 class SideStreams:
-    """Side streams that run work in parallel with each main stream.
+    """The side streams of each main stream, for work in parallel with it.
 
     Side streams are kept for later launches, because creating a stream takes time.
 

@@ -16,8 +16,10 @@ FLOAT, BYTE, INT32, INT64, POINTER = (
 _CONTRACT = ("contract",)
 _LEAST_POWER, _LOG2_E, _ROUNDING = -87.33654, 1.44269504, 1.5 * 2**23
 _LN_2 = (0.693359375, -2.12194440e-4)
-"""The natural logarithm of 2 in two parts; the first has few bits, so that its products are
-exact."""
+"""The natural logarithm of 2 as the sum of two numbers.
+
+The first number has few significant bits, so that its products with exponents are exact.
+"""
 _POWERS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
            5.0000001201e-1, 1.0, 1.0)
 """Coefficients of a polynomial that approximates e**x for x around 0, highest power first."""
@@ -91,8 +93,8 @@ class Code:
     def exponential(self, x: Any) -> Any:
         """Return e**x for a vector of nonpositive numbers.
 
-        The polynomial is that of S. Moshier's Cephes library. Results below the smallest normal
-        number are 0.
+        The polynomial is from S. Moshier's Cephes library. Results below the smallest normal number
+        are 0.
         """
         b, kind = self.builder, x.type
         bits = ir.VectorType(INT32, kind.count)
@@ -103,7 +105,7 @@ class Code:
         low = all_of(_LEAST_POWER)
         tiny = b.fcmp_ordered("<", x, low)
         inside = b.select(tiny, low, x)
-        # after this addition, the last bits of the sum are the rounded exponent
+        # adding _ROUNDING rounds x / ln(2) to an integer exponent in the low bits of the sum
         rounded = self.multiply_add(inside, all_of(_LOG2_E), all_of(_ROUNDING))
         exponent = b.fsub(rounded, all_of(_ROUNDING))
         for part in _LN_2:
@@ -117,11 +119,13 @@ class Code:
 
     def fold(self, size: int, lanes: int, fill: float, source: Any,
              make: Callable[[Any, Any, Any, int], Any], first: Any) -> Any:
-        """Return the result of folding a row, one vector at a time.
+        """Fold a row one vector at a time, and return the final result.
 
-        size: number of elements of the row. fill: value of the unused lanes of the last vector.
-        make: function that returns the next result from the result so far, a vector, the vector's
-        byte offset in the row, and its number of valid lanes. first: the initial value.
+        size: number of elements of the row.
+        fill: value of the unused lanes of the last vector.
+        make: function make(result, vector, offset, valid) that returns the next result. `offset` is
+        the vector's byte offset in the row, `valid` its number of valid lanes.
+        first: the initial result.
         """
         whole, rest = size // lanes * lanes, size % lanes
         with self.loop(0, whole, lanes, [first]) as step:
@@ -135,7 +139,7 @@ class Code:
         return make(step.values[0], filled, integer(4 * whole), rest)
 
     def reduce_lanes(self, combine: Callable[..., Any], values: Any) -> Any:
-        """Return the lanes of a vector, combined with a function one after another."""
+        """Combine the lanes of a vector with a function, one after another."""
         lanes = [self.builder.extract_element(values, ir.Constant(INT32, lane))
                  for lane in range(values.type.count)]
         return functools.reduce(functools.partial(combine, self.builder), lanes)
@@ -150,8 +154,10 @@ class Code:
     def load_within(self, row: Any, start: int, lanes: int, width: int) -> Any:
         """Load the vector that starts at element `start` of a row.
 
-        Lanes outside of the row are 0. row: address of the row. width: number of elements of the
-        row.
+        Lanes outside of the row are 0.
+
+        row: address of the row.
+        width: number of elements of the row.
         """
         inside = [0 <= start + lane < width for lane in range(lanes)]
         if not any(inside):
@@ -172,12 +178,12 @@ class Code:
                 valid: int) -> Any:
         """Load every stride-th element of a row as a vector.
 
-        Lanes outside of the row are 0.
+        Lane l is the element at position first + (begin + l) * stride of the row. The lane is 0 if
+        this position is outside of the row, or if l >= valid.
 
-        source: address of the element in lane 0 of the row's first vector; the element may be
-        outside of the row.
-        first: the position of this element in the row, which may be negative.
-        begin: number of lanes before this vector. valid: number of lanes that may be in the row.
+        source: address of the element at position `first`.
+        first: a position relative to the start of the row; it may be negative.
+        begin: number of lanes in the vectors before this one.
         width: number of elements of the row.
         """
         b, wide = self.builder, ir.VectorType(INT64, lanes)
@@ -231,8 +237,8 @@ class Code:
         """Emit a loop over start, start + step, ... below `end`; the `with` block emits its body.
 
         carried: initial values of loop-carried variables. The block reads `loop.values` and assigns
-        the values for the next iteration to `loop.next`. After the block, `loop.values` are the
-        final ones.
+        the values for the next iteration to `loop.next`. After the block, `loop.values` contains
+        the final values.
         """
         b = self.builder
         head, body, done = (self.function.append_basic_block(name)
@@ -276,10 +282,13 @@ class Code:
 
     def by_size(self, number: Any, total: int, size: int,
                 make: Callable[[int], Sequence[Any]]) -> None:
-        """Emit `make`'s code for the size of part `number` of a range.
+        """Emit code for part `number` of a range, specialised for the part's size.
 
         The range of `total` elements is divided into parts of `size` elements; the last part may be
-        smaller. `make` is called with each size that occurs.
+        smaller.
+
+        make: function that emits the code for a part of the given size. It is called once for each
+        size that occurs.
         """
         whole, rest = divmod(total, size)
         if whole and rest:
@@ -343,7 +352,7 @@ def _filled(like: Any, value: float) -> ir.Constant:
 
 
 def _at_least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
-    """Return the maximum of x and `low`, which is not NaN; a NaN in x is kept."""
+    """Return the maximum of x and `low`; NaN in x is kept, and `low` must not be NaN."""
     return b.select(b.fcmp_ordered("<", x, low), low, x)
 
 
@@ -406,4 +415,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         b.fcmp_unordered("!=", condition, _filled(condition, 0.0)), x, y),
     "constant": lambda b, value: value,
 }
-"""The functions of expressions that can be emitted, which take a few instructions each."""
+"""The emitters of the supported functions; each function takes only a few instructions."""

@@ -1,18 +1,20 @@
-; Threads that share the tasks of jobs. Each begins with a segment of its own, so that in one job after
-; another it works on neighbouring data, and then helps the others. Those that wait spin for a while,
-; and then sleep on a futex. The caller works too, and waits only for tasks that others have begun, not
-; for threads: one that is not scheduled delays nobody.
+; Threads share the tasks of a job. The tasks are divided into one segment per thread. A thread
+; takes the tasks of its own segment first, so that it works on the same region of data in
+; consecutive jobs. Then the thread takes tasks of the other segments. An idle thread spins for a
+; while, and then sleeps on a futex. The calling thread takes tasks, too. It waits only for tasks
+; that have begun, not for threads: a thread without a begun task delays nobody, even if the
+; operating system does not schedule the thread.
 ;
-; Lines of the shared memory:
-; 0  number of the job
-; 1  number of the job for the futex; changes when there are tasks, or at the end
-; 2  tasks that are done
-; 3  job: function, its arguments, number of tasks, number of tasks that are taken at once, scratch
-;    memory of the first thread, and bytes of it for each thread
-; 4  threads that sleep
-; 5  number of threads, with the caller
-; 6  and further: the ticket of each segment: number of the job in the upper 32 bits, next task of the
-;    segment in the lower ones
+; The shared memory consists of cache lines of 64 bytes:
+; 0  number of the job; each job increments it by 2
+; 1  futex word; each job increments it when the tasks can be taken
+; 2  number of completed tasks
+; 3  job: function, address of its arguments, number of tasks, number of tasks that a thread takes
+;    at a time, address of the first thread's scratch memory, bytes of scratch memory per thread
+; 4  number of sleeping threads
+; 5  number of threads, including the calling thread
+; 6  and following: one ticket per segment, with the number of the job in the upper 32 bits and the
+;    number of the segment's next task, counted from the start of the segment, in the lower 32 bits
 %line = type [8 x i64]
 %job = type { ptr, ptr, i64, i64, ptr, i64 }
 
@@ -20,7 +22,7 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @syscall(i64, ...)
 declare void @PAUSE
 
-; Has this thread take denormal numbers for 0, and returns what it did with them before.
+; Makes this thread flush denormal numbers to 0, and returns the previous control register.
 define internal i64 @flush() {
   %before = call i64 @control()
   %flushing = or i64 %before, FLUSHING
@@ -34,9 +36,10 @@ define internal i64 @futex(ptr %word, i64 %operation, i64 %value) {
   ret i64 %result
 }
 
-; Takes tasks until there are none. A ticket is taken only if it did not change since the job was read;
-; so the job belongs to the ticket. The tasks that were done are counted once, at the end: the line of
-; that counter goes from processor to processor. Until then there is no other job.
+; Takes tasks until none are left. The ticket is read before the job, and cmpxchg succeeds only if
+; the ticket has not changed; this ensures that the job belongs to the ticket. The thread adds the
+; number of its completed tasks to the counter once, at the end, because each addition moves the
+; counter's cache line to another processor. The next job cannot begin before this addition.
 define internal void @work(ptr %shared, i64 %thread) noinline {
 entry:
   %done = getelementptr %line, ptr %shared, i64 2
@@ -105,7 +108,8 @@ end:
   ret void
 }
 
-; A thread, which works whenever there is a job. It spins for some rounds before it sleeps.
+; The function of a thread: waits for jobs and takes their tasks. While it waits, the thread spins
+; for `rounds` iterations before it sleeps.
 define void @worker(ptr %shared, i64 %thread, i64 %rounds, ptr %unused) {
 entry:
   %control = call i64 @flush()
@@ -197,7 +201,8 @@ together:
   %job.grain = getelementptr %job, ptr %job, i64 0, i32 3
   %job.scratch = getelementptr %job, ptr %job, i64 0, i32 4
   %job.stride = getelementptr %job, ptr %job, i64 0, i32 5
-  ; while the job changes, no segment has tasks: 4294967295 is beyond the end of each
+  ; while the job changes, no thread may take a task: task number 4294967295 is beyond the end of
+  ; every segment
   %number = load i64, ptr %shared, align 8
   %number.closed = add i64 %number, 1
   %number.open = add i64 %number, 2
@@ -228,8 +233,8 @@ end:
   ret void
 }
 
-; Runs jobs one after another. The parameters are the address of the jobs, their number, and the
-; address of the shared memory, which is 0 where there are no other threads.
+; Runs jobs one after another. The parameters are the address of the jobs, the number of jobs, and
+; the address of the shared memory, which is 0 if there are no other threads.
 define void @jobs(ptr %jobs, i64 %count, i64 %memory, ptr %unused) {
 entry:
   %control = call i64 @flush()

@@ -21,8 +21,11 @@ _SOURCE = Path(__file__).with_name("threads.ll")
 _LINE = 64
 """Bytes of a cache line."""
 _ROUNDS = 2000
-"""Number of rounds for which an idle thread spins, some 20 to 100 microseconds: longer than the
-time between two steps of a plan, and too short to matter to other programs."""
+"""Number of iterations that an idle thread spins before it sleeps.
+
+They take 20 to 100 microseconds: longer than the time between two steps of a plan, and too short to
+affect other programs.
+"""
 _X86 = ("202", "llvm.x86.sse2.pause()", "32832", """
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)

@@ -112,7 +112,7 @@ def test_training_that_diverges(samples, model, tmp_path):
     line = fails_late(1, *words)
     assert re.match(r"error: training diverged in epoch [23] at sample \d+ \(row \d+\)", line)
     assert line.endswith("in this epoch), or scale the samples to values closer to 0; "
-                         f"{checkpoint} keeps it")
+                         f"the checkpoint {checkpoint} contains this network")
     assert ": try an --lr below 0.01 (the schedule changed it to " in line
     assert not model.exists()
 

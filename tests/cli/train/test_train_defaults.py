@@ -134,7 +134,7 @@ def test_an_absent_class_keeps_its_place(model, tmp_path):
 def test_hidden_units_in_place_of_outputs(samples, model):
     assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
         f"notice: --sizes 9,6: ends in 6 outputs, but {samples} has samples of 3 classes; --sizes "
-        "9,3 has one output per class, --sizes 9,6,3 hidden units too\n")
+        "9,3 has one output per class, and --sizes 9,6,3 has hidden units too\n")
     assert succeeds(*train(samples, model)).stderr == ""
 
 

@@ -16,52 +16,51 @@
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
-/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that `groups` work-groups of `threads`
- * work-items fit on a multiprocessor. WORK_GROUP_OF(items) takes the place of LAUNCH_BOUNDS and
- * fixes the size of a work-group: NVIDIA's OpenCL allows larger ones than 256 only where they are
- * fixed. */
+/* LAUNCH_BOUNDS(threads, groups) limits the registers per work-item so that `groups` work-groups of
+ * `threads` work-items fit on a multiprocessor. WORK_GROUP_OF(items) replaces LAUNCH_BOUNDS and
+ * fixes the work-group size: NVIDIA's OpenCL allows more than 256 work-items per work-group only if
+ * the size is fixed. */
 
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
- * if (PART(condition)) starts code for some warps of a work-group, a part. In CUDA only the warps
- * for which the condition is true enter the part, while other warps run other parts. In OpenCL all
- * work-items enter every part, one part after the other. A part therefore tests the condition again
- * round code that only its warps may run. The following macros may wait for the whole work-group in
- * OpenCL, so they stand outside of every condition that differs within the work-group:
+ * A part is code for some warps of a work-group; it begins with if (PART(condition)). In CUDA only
+ * the warps for which the condition is true enter the part, while other warps run other parts. In
+ * OpenCL all work-items enter every part, one part after the other. Code that only the part's warps
+ * may run must therefore test the condition again. In OpenCL the following macros may wait for the
+ * whole work-group, so they must not be inside a condition that differs within the work-group:
  *   WARP_BARRIER()               waits for all work-items of the warp.
  *   PART_BARRIER(number, items)  waits for all `items` work-items of the part; each part has its
  *                                own number from 1 to 15.
- *   BALLOT(result, votes, predicate)  sets bit n of the uint `result` where the predicate of the
- *                                warp's work-item n is true. VOTES(name, warps), which stands among
- *                                the SHARED arrays, declares the array that `votes` names.
- *   VOTE_OR(words, index, predicate)  sets bit n of the SHARED uint words[index] where the
- *                                predicate of the warp's work-item n is true. The word has to be 0
- *                                before, and `index` is the same for the whole warp. All work-items
- *                                of the warp call VOTE_OR, and a BARRIER follows before the word is
- *                                read. */
+ *   BALLOT(result, votes, predicate)  sets bit n of the uint `result` if the predicate is true for
+ *                                work-item n of the warp. `votes` is an array that
+ *                                VOTES(name, warps) declares among the SHARED arrays.
+ *   VOTE_OR(words, index, predicate)  sets bit n of the SHARED uint words[index] if the predicate
+ *                                is true for work-item n of the warp. The word must be 0 before the
+ *                                call. All work-items of the warp must call VOTE_OR, with the same
+ *                                `index`. A BARRIER must precede reads of the word. */
 
-/* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
+/* Loads and stores of four floats at addresses that are multiples of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
 /* ADD_PRODUCT4(sum, a, b) adds a * b to sum, all of them float4; ADD_SCALED4(sum, factor, b) adds
- * factor * b. In OpenCL each is one operation: where a float4 is used in four operations on
- * floats, Intel's compiler for processors takes it apart and moves its numbers one by one. */
+ * factor * b for a float `factor`. In OpenCL each is one vector operation, because Intel's compiler
+ * for CPUs splits a float4 that is used in scalar operations, and moves its elements one by one. */
 
 /* FLOAT16 is a vector of 16 floats, for kernels that run on processors. ZERO16 is a vector of
  * zeros, LOAD16 and STORE16 take any address, and FMA16(factor, values, sums) adds factor * values
  * to sums. */
 
-/* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
- * stores of four halves take addresses that are multiples of 8 bytes, those of eight halves
- * multiples of 16 bytes. FETCH_HALF loads a value without converting it, and HALF_VALUE converts
+/* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. The
+ * address must be a multiple of 8 bytes for loads and stores of four halves, and of 16 bytes for
+ * those of eight halves. FETCH_HALF loads a value without converting it, and HALF_VALUE converts
  * the fetched value later, so that no instruction waits for the load before the value is used.
  * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves
  * to a float4.
  *
- * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
+ * REAL is the type of a kernel's tensors in memory: HALF if HALVES is set, else float. */
 #if HALVES
 #define REAL HALF
 #define LOAD_REAL LOAD_HALF
@@ -92,21 +91,21 @@
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 
-/* DIVISOR(name) declares the kernel parameters of a divisor, whose arguments
- * gossamer.ops.strided.divisor returns. QUOTIENT divides x, 0 <= x < 2^31, by the divisor with a
- * multiplication and a shift. */
+/* DIVISOR(name) declares the kernel parameters of a divisor; gossamer.ops.strided.divisor returns
+ * the arguments. QUOTIENT divides x, 0 <= x < 2^31, by the divisor with a multiplication and a
+ * shift. */
 #define DIVISOR(name) int name, int name##_multiplier, int name##_shift
 #define QUOTIENT(x, name) \
     (MULTIPLY_HIGH((uint)(x) << 1, (uint)name##_multiplier) >> name##_shift)
 
-/* The arithmetic of expressions, which are computed in the type VALUE. */
+/* Expressions are computed in the type VALUE. */
 #ifndef VALUE
 #define VALUE float
 #endif
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
-/* The result is NaN where an argument is NaN, as in NumPy. `b` is tested for NaN, since it is a
- * number in most expressions, where compilers leave one instruction. */
+/* The result is NaN if an argument is NaN, as in NumPy. The test for NaN is on `b`, because in most
+ * expressions `b` is a literal: compilers then remove the test and leave one instruction. */
 #ifndef MAXIMUM
 #define MAXIMUM(a, b) (((a) < (b) || (b) != (b)) ? (b) : (a))
 #define MINIMUM(a, b) (((a) > (b) || (b) != (b)) ? (b) : (a))

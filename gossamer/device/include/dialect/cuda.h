@@ -65,7 +65,7 @@
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 
 #ifndef __CUDACC_RTC__
-/* headers that nvcc includes define ulong, INFINITY and NAN in other ways */
+/* the headers that nvcc includes have their own definitions of ulong, INFINITY and NAN */
 #define ulong dialect_ulong
 #undef INFINITY
 #undef NAN
@@ -165,7 +165,7 @@ struct sixteen_floats {
                       float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
 }
 
-/* a number as the nearest float16 or bfloat16 */
+/* a float rounded to the nearest float16 or bfloat16 */
 #define ROUNDED_TO_HALF(x) half_to_float(float_to_half(x))
 [[maybe_unused]] static __device__ __forceinline__ float ROUNDED_TO_BFLOAT16(float x)
 {
@@ -184,7 +184,7 @@ struct sixteen_floats {
     return y;
 }
 
-/* MAXIMUM and MINIMUM by one instruction, which floats have from sm_80 on. */
+/* MAXIMUM and MINIMUM; for floats each is one instruction (sm_80). */
 #if __CUDA_ARCH__ >= 800
 #define MAXIMUM(a, b) larger(a, b)
 #define MINIMUM(a, b) smaller(a, b)

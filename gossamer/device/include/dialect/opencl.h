@@ -16,8 +16,8 @@
 #define LAUNCH_BOUNDS(threads, groups)
 #define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
-/* PoCL wrongly assumes that all work-items take the same way at a branch directly after a barrier.
- * An empty instruction between the barrier and the branch keeps it from this assumption. */
+/* PoCL wrongly assumes that all work-items take the same path at a branch directly after a barrier.
+ * An empty asm statement between the barrier and the branch avoids this error. */
 #define BARRIER_OF(memories)               \
     do {                                   \
         barrier(memories);                 \
@@ -88,7 +88,7 @@
 #define ZERO_HALF8 ((float8)(0.0f))
 #define STORE_HALF8(pointer, index, lower, upper) \
     vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
-/* a number as the nearest float16 or bfloat16 */
+/* a float rounded to the nearest float16 or bfloat16 */
 float rounded_to_half(float x)
 {
     ushort bits;
@@ -99,8 +99,8 @@ float rounded_to_half(float x)
 #define ROUNDED_TO_BFLOAT16(x) \
     ((x) != (x) ? (x) : as_float((as_uint(x) + 0x7fffu + (as_uint(x) >> 16 & 1u)) & 0xffff0000u))
 #define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
-/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. It is aligned
- * only for its type: an array that is read four numbers at a time needs a vector type. */
+/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. The array is
+ * aligned only to its element type: for accesses of 16 bytes, declare it as an array of uint4. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_SHARED(type, name)
 

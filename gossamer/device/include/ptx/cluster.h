@@ -1,19 +1,19 @@
-/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory. Where
- * CLUSTER is 1, CLUSTER_BARRIER is BARRIER and the other macros are empty.
+/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory. If
+ * CLUSTER is 1, CLUSTER_BARRIER and CLUSTER_SEND are BARRIER, and the other macros are empty.
  *
- *   CLUSTER_DIMS       goes before LAUNCH_BOUNDS of a kernel.
- *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: says that this work-group runs.
+ *   CLUSTER_DIMS       precedes LAUNCH_BOUNDS of a kernel.
+ *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: signals that this work-group is running.
  *   CLUSTER_WAIT()     barrier.cluster.wait: waits until all work-groups of the cluster have
  *                      arrived. A kernel calls CLUSTER_ARRIVE and CLUSTER_WAIT once, before its
  *                      first write to another work-group's shared memory.
- *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
- *                      the cluster.
- *   CLUSTER_SEND()     BARRIER, and the first half of a CLUSTER_BARRIER, in which only the last of
- *                      THREADS / 32 warps makes visible what the work-group has written. That is a
- *                      fence of the whole device, for which a warp waits until its copies and
- *                      stores are complete: so the last warp should have few, and others do not
- *                      wait for theirs.
- *   CLUSTER_RECEIVE()  the other half: waits for CLUSTER_SEND of all work-groups. */
+ *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items
+ *                      of the cluster.
+ *   CLUSTER_SEND()     BARRIER, then the first half of a CLUSTER_BARRIER. Only the last of the
+ *                      THREADS / 32 warps arrives with release semantics, which makes the writes of
+ *                      the work-group visible. The release is a fence for the whole device: the
+ *                      last warp waits until its own copies and stores are complete, so it should
+ *                      have few. The other warps do not wait for theirs.
+ *   CLUSTER_RECEIVE()  the second half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once
 

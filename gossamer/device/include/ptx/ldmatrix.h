@@ -1,6 +1,6 @@
-/* Loads of matrices of 8 rows of 16 bytes from shared memory to the registers of a warp (sm_75), as
- * mma takes them. Lane l gives the address of row l % 8 of matrix l / 8. Lane l receives 4 bytes of
- * each matrix, from byte 4 (l % 4) of row l / 4 on. */
+/* Loads of matrices from shared memory to the registers of a warp (sm_75), in the layout of mma's
+ * operands. A matrix has 8 rows of 16 bytes. Lane l passes the address of row l % 8 of matrix
+ * l / 8, and receives bytes 4 (l % 4) to 4 (l % 4) + 3 of row l / 4 of each matrix. */
 
 #pragma once
 
@@ -28,7 +28,7 @@
     return loaded;
 }
 
-/* ldmatrix.x2: loads two matrices, from the addresses that lanes 0 to 15 give. */
+/* ldmatrix.x2: loads two matrices, from the addresses that lanes 0 to 15 pass. */
 [[maybe_unused]] INLINE uint2 ldmatrix_x2(uint address)
 {
     uint2 loaded;

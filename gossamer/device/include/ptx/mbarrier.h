@@ -1,7 +1,6 @@
-/* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
- * that arrive at them. A barrier has phases, which are numbered from 0 on. A phase ends when the
- * number of arrivals that the barrier was initialised with is reached and all expected bytes have
- * been copied. */
+/* Barriers in shared memory between warps that copy and warps that multiply (sm_90), and copies
+ * that signal a barrier. A barrier has phases, numbered from 0. A phase ends when the barrier has
+ * received as many arrivals as mbarrier_init specified, and all expected bytes have been copied. */
 
 #pragma once
 
@@ -15,8 +14,7 @@
                  ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-/* fence.mbarrier_init: makes barriers that were initialised visible to bulk copies and to the
- * cluster. */
+/* fence.mbarrier_init: makes initialised barriers visible to bulk copies and to the cluster. */
 [[maybe_unused]] INLINE void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -36,8 +34,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive by lane 0: arrives at a barrier once for the whole warp, when all its lanes are
- * here. */
+/* mbarrier.arrive by lane 0: arrives at a barrier once for the whole warp, after all lanes have
+ * called this function. */
 [[maybe_unused]] INLINE void mbarrier_arrive_warp(ulong *barrier)
 {
     WARP_BARRIER();
@@ -61,8 +59,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.try_wait.parity, repeated: of the barrier's current phase and the phase before it, waits
- * for the end of the phase whose number has the same parity, 0 or 1, as `phase`. */
+/* mbarrier.try_wait.parity in a loop: waits for the end of phase number `phase`, which must be the
+ * barrier's current phase or the previous one. Only the parity of the number is used. */
 [[maybe_unused]] INLINE void mbarrier_wait_parity(ulong *barrier, uint phase)
 {
     asm volatile("{\n"
@@ -75,9 +73,9 @@
 }
 
 /* mapa and st.async: stores four floats in the shared memory of work-group `group` of the cluster.
- * `target` and `barrier` lie in the calling work-group's shared memory. In the shared memory of
- * `group`, the floats are stored at the offset of `target`, and the barrier at the offset of
- * `barrier` counts their 16 bytes. */
+ * `target` and `barrier` are addresses in the calling work-group's shared memory. In the shared
+ * memory of `group`, the floats are stored at the same offset as `target`, and the barrier at the
+ * same offset as `barrier` counts the 16 bytes. */
 [[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
                                               float fourth, ulong *barrier, int group)
 {
@@ -90,8 +88,8 @@
                  "f"(fourth), "r"(group) : "memory");
 }
 
-/* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. The copied
- * bytes are counted by `barrier`, which has to expect them (mbarrier_arrive_expect_tx). */
+/* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. `barrier`
+ * counts the copied bytes; mbarrier_arrive_expect_tx must announce them. */
 [[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
                                            ulong *barrier)
 {
@@ -100,8 +98,8 @@
                  ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
-/* Arrives at a barrier, and starts a copy of `bytes` bytes that the barrier's current phase waits
- * for. */
+/* Arrives at a barrier, and starts a copy of `bytes` bytes. The barrier's current phase ends only
+ * after the copy. */
 [[maybe_unused]] INLINE void start_bulk_copy(uint target, const void *source, int bytes,
                                              ulong *barrier)
 {

@@ -4,7 +4,7 @@
 
 #include "dialect/common.h"
 
-/* Returns the sum of a value over the lanes of a warp, to every lane. */
+/* Returns the sum of a value over all lanes of a warp; every lane receives the sum. */
 [[maybe_unused]] INLINE float warp_sum(float value, uint lane)
 {
     UNROLL for (uint step = 16; step > 0; step /= 2)

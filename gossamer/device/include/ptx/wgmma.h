@@ -1,5 +1,5 @@
-/* Groups of multiplications that the four warps of a warpgroup start together and wait for later,
- * and instructions that move registers between warpgroups (sm_90a). */
+/* Asynchronous multiplications by the four warps of a warpgroup, and instructions that move
+ * registers between warpgroups (sm_90a). */
 
 #pragma once
 
@@ -11,10 +11,10 @@
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory, without a
- * swizzle: tiles of 8 rows of 16 bytes, with the rows of a tile one directly after another.
- * next_columns, next_rows: distances from a tile to the tile of the next columns and to the tile of
- * the next rows, in units of 16 bytes. */
+/* Returns the matrix descriptor of a wgmma operand in shared memory without swizzling. The operand
+ * consists of tiles of 8 rows of 16 bytes; the rows of a tile are contiguous.
+ * next_columns, next_rows: strides from a tile to the tile with the next columns and to the tile
+ * with the next rows, in units of 16 bytes. */
 [[maybe_unused]] INLINE ulong tile_descriptor(uint address, int next_columns, int next_rows)
 {
     return (ulong)(address >> 4 & 0x3fff) | (ulong)next_columns << 16 | (ulong)next_rows << 32;
@@ -32,22 +32,21 @@ template <int left> INLINE void wgmma_wait_group()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* setmaxnreg.dec: each work-item keeps `registers` registers and gives up the others. Producer
- * warps, which copy, need fewer registers than warps that multiply. */
+/* setmaxnreg.dec: each work-item keeps `registers` registers and releases the others. Warps that
+ * copy need fewer registers than warps that multiply. */
 template <int registers> INLINE void setmaxnreg_dec()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: waits until other warps have given up enough registers for each work-item of this
- * warp to have `registers` registers. */
+/* setmaxnreg.inc: gives each work-item `registers` registers; waits until other warps have released
+ * enough registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* bar.sync: waits for the four warps of a warpgroup. group: the number of the warpgroup, below 15.
- */
+/* bar.sync: waits for the four warps of a warpgroup. group: number of the warpgroup, below 15. */
 [[maybe_unused]] INLINE void warpgroup_barrier(uint group)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
