@@ -179,10 +179,10 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: shapes, without the batch, of inputs with dimensions that the file leaves open, by
-    name.
-    Raises InputError for open dimensions and impossible overrides. Raises ModelError for shapes
-    that do not match, and for a batch size at which the file is not shown to run.
+    overrides: by name, the shapes of inputs with dimensions that the file leaves open, without the
+    batch.
+    Raises InputError for dimensions that stay open and for impossible overrides. Raises ModelError
+    for shapes that do not match, and for a batch size at which the file is not shown to run.
     """
     if batch < 0:
         raise InputError(f"batch is {batch}, expected 0 or more")
@@ -256,8 +256,8 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
 def check_nodes(graph: Graph) -> None:
     """Raise ModelError for a node that is wrong at every size of the inputs.
 
-    An example is an axis that the node's input does not have. A node is wrong at every size if
-    several sizes all lead to the same error.
+    An example is an axis that the node's input does not have. The graph is inferred at several
+    sizes; the error is raised if it is the same at all of them.
     """
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}
