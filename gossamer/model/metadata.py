@@ -193,12 +193,12 @@ def preprocessing_of(fields: Any) -> Preprocessing:
     from gossamer.io.images import Preprocessing
 
     if not isinstance(fields, Mapping):
-        raise ValueError(f"{quoted(fields)} is no preprocessing")
+        raise ValueError(f"{quoted(fields)} does not describe how photos are prepared")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list | tuple) else value
               for name, value in fields.items()}
     for name, value in values.items():
         if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
-            raise ValueError(f"a preprocessing with {name} {quoted(value)}")
+            raise ValueError(f"a preprocessing cannot have {name} {quoted(value)}")
     try:
         return Preprocessing(**values)
     except InputError as error:
@@ -223,16 +223,16 @@ def columns_of(value: Any) -> tuple[Column, ...]:
     a number for empty cells and a list of texts.
     """
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{quoted(value)} are no columns")
+        raise ValueError(f"{quoted(value)} is not a list of columns")
     columns = []
     for entry in value:
         if not isinstance(entry, Mapping) or not {"name"} <= {*entry} <= {"name", "fill", "values"}:
-            raise ValueError(f"{quoted(entry)} is no column")
+            raise ValueError(f"{quoted(entry)} does not describe a column")
         name, fill, values = (entry.get(key) for key in ("name", "fill", "values"))
         if not isinstance(name, str) or not (fill is None or is_number(fill)) or not (
                 values is None or (isinstance(values, list | tuple) and all(
                     isinstance(text, str) for text in values))):
-            raise ValueError(f"{quoted(entry)} is no column")
+            raise ValueError(f"{quoted(entry)} does not describe a column")
         columns.append(Column(name, fill, None if values is None else tuple(values)))
     return tuple(columns)
 

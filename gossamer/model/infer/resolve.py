@@ -121,7 +121,7 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
             return f"output {name!r} depends on the size of the batch", set()
         if axis := images.axes.get(name):
             maker = made_by.get(name)
-            return f"{_text(maker) if maker else name} leaves the batch on axis {axis}", set()
+            return f"{_text(maker) if maker else name} moves the batch to axis {axis}", set()
     return None, {info.name for info in static.graph.outputs if info.name in images.axes}
 
 
@@ -147,7 +147,7 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
         for name in outputs:
             axis = images.growing_axis(name)
             if axis is None:
-                return f"makes {name!r}, of which no axis follows the batch"
+                return f"makes {name!r}, which has no axis that grows with the batch"
             images.axes[name] = axis
     return None if _computes_the_same(node, twin, followed=depends or grows) else _DIFFERS
 
