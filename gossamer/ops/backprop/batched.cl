@@ -42,7 +42,7 @@
 #define OUTPUT_STRIDE 12 /* row stride of the sums and errors of outputs, in floats */
 #define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
-#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
+#define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
 #define WEIGHTED 0 /* 1: each sample's loss and errors are multiplied by the sample's weight */
 #define COUNT 2410 /* weights and biases of a network */
 #define PARAMETERS 7231 /* parameters of a network */

@@ -273,7 +273,7 @@ def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
 def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) -> float:
     """Return a relative time of an update of all networks, in cycles.
 
-    Fewer warps hide less latency, so the cycles of a layout grow by 32 / threads.
+    Fewer warps hide less latency, so the cycles of a layout are multiplied by 1 + 32 / threads.
     """
     at_once = max(1, limits.compute_units // layout.groups)
     return -(-problem.networks // at_once) * layout.cycles * (1 + 32 / layout.threads)

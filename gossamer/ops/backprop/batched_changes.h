@@ -5,7 +5,7 @@
 
 #if !defined CONFIGURED && !defined MOMENTS
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
-#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
+#define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
 #define STATE 1600 /* floats of a work-group's weights */
 #define NEW_1 0.1f /* weight of a new gradient in Adam's mean of gradients */
 #define NEW_2 0.001f /* weight of a new square in Adam's mean of squares */

@@ -11,8 +11,8 @@
 
 #include "dialect/common.h"
 
-/* The matrix column that is column n of a tile: groups of four columns go to the `tiles` tiles in
- * turn. LOADED_COLUMN is COLUMN for multiples n of 4, clamped to the last group of `columns`
+/* COLUMN is the matrix column of a tile's column n: groups of four columns go to the `tiles` tiles
+ * in turn. LOADED_COLUMN is COLUMN for multiples n of 4, clamped to the last group of `columns`
  * columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
@@ -39,9 +39,9 @@
 #define HIDE(variable)
 #endif
 
-/* Index of tile t along the samples, and across them along the columns. Tiles are numbered in
- * strips of TALL tiles along the samples, which vary fastest, so that the tiles of a warp share
- * samples and columns. */
+/* Index of tile t along the samples (place_along) and along the columns (place_across). Strips of
+ * TALL tiles along the samples are numbered one after another. Within a strip, the index along the
+ * samples varies fastest, so that the tiles of a warp share samples and columns. */
 #define TALL 8
 INLINE int place_along(int t, int tiles_b, int tiles_j)
 {

@@ -21,8 +21,7 @@ from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sect
 from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
 _MOST_CLASSES = 10**5
-"""Maximum number of outputs that are considered as classes, and named if the files have no names.
-"""
+"""Maximum number of outputs that get names such as "class 0" if no file names the classes."""
 
 Anchors = tuple[tuple[float, float], ...]
 
