@@ -17,12 +17,12 @@ Work = Callable[[Any], None]
 """A function that queues device work on the stream passed to it."""
 
 SCATTERED = 1.25
-"""The ratio of upper to lower quartile above which a notice says that times scatter.
+"""The ratio of upper to lower quartile above which scatter_notice() returns a notice.
 
 On an idle GPU the ratio is below 1.05.
 """
 SLACK = 0.02
-"""The largest relative difference of two times that count as equal."""
+"""The relative difference up to which two times count as equal."""
 _PAUSE_S = 20e-3
 _MOST_PAUSES = 10
 """The length of a pause in `wait_for_rest` in seconds, and the maximum number of pauses.
@@ -32,7 +32,7 @@ systems count CPU time in ticks of up to 10 ms, so a spinning thread looks idle 
 shorter than a tick.
 """
 _AT_REST = 0.1
-"""The share of a pause below which the CPU time used by this process counts as idle."""
+"""A process counts as idle if its CPU time is less than this fraction of a pause."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Task:
 
     device: the device whose events time the work.
     work: the function that queues the work.
-    captured: whether executions are captured as a graph. If not, Python launches each execution, as
-    is necessary for work that already is a graph or cannot be captured.
+    captured: whether executions are captured as a graph. If False, Python launches each execution;
+    this is necessary for work that is already a graph or cannot be captured.
     as_in_plan: whether kernels of captured executions may begin before the previous execution has
     ended; see Device.timed_graph.
-    around: function that returns a context manager, within which each sample on the CPU is taken.
-    Used only with the option `isolated` of `interleave`.
+    around: function that returns a context manager for each sample on the CPU. It is used only with
+    the option `isolated` of `interleave`.
     """
 
     device: Device
@@ -108,20 +108,20 @@ def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
-    """Return the times of works on one device; see `interleave`."""
+    """Return the timing of each work on one device; see `interleave`."""
     return interleave([Task(device, work) for work in works], repeats=repeats,
                       sample_us=sample_us, budget_us=budget_us)
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
                budget_us: float = 2e6, isolated: bool = False) -> list[Timing]:
-    """Return the times of each task, after a warm-up.
+    """Return the timing of each task, after a warm-up.
 
-    The tasks are sampled in turn. A sample repeats short work so often that it lasts about
-    `sample_us` microseconds, in one captured graph if the device supports graphs. The repetitions
-    make the resolution of events and the cost of launches from Python negligible, and keep caches
-    warm. Sampling stops after `repeats` rounds, or after at least three rounds once `budget_us`
-    microseconds are spent.
+    The tasks are sampled in turn. A sample repeats short work until it lasts about `sample_us`
+    microseconds, in one captured graph if the device supports graphs. The repetitions make the
+    resolution of events and the cost of launches from Python negligible, and keep caches warm.
+    Sampling stops after `repeats` rounds, or once `budget_us` microseconds are spent and at least
+    three rounds are done.
     Exceptions raised by the work propagate.
 
     isolated: whether to keep tasks that run on the CPU from disturbing each other. Each sample of
@@ -206,7 +206,7 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
-    """Return the times of each task, or the exception that it raised.
+    """Return the timing of each task, or the exception that the task raised.
 
     The tasks are sampled in turn. An exception ends only the sampling of its task, except that
     DeviceLostError is raised. Negative times are dropped; a task with only negative times yields a

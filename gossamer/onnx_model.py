@@ -72,7 +72,7 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
-        # for an absent field, protobuf returns an empty graph, which changes would add to the node
+        # protobuf returns an empty graph for an absent field, and adds it to a node on changes
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -169,8 +169,8 @@ def has_runtime() -> bool:
 def runtime() -> Any:
     """Return the module of ONNX Runtime, with telemetry disabled.
 
-    Telemetry also writes no file, unless other code has imported the module before. Raises
-    ImportError if the module cannot be imported.
+    Telemetry writes no file either, unless other code imported the module first. Raises ImportError
+    if the module cannot be imported.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as library

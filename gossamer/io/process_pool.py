@@ -1,9 +1,11 @@
 """ProcessPool: calls of functions in other Python processes.
 
 Each thread of a ThreadPoolExecutor owns one process. If a process ends, only its task fails, and a
-new process replaces it. With a ProcessPoolExecutor, all tasks would fail, or would wait forever for
-the rest of a result. The processes of a ProcessPoolExecutor also import modules in the working
-directory and the user's program, which may lack the guard `if __name__ == "__main__"`.
+new process replaces it.
+
+A ProcessPoolExecutor is not used for two reasons. If one of its processes ended, all tasks would
+fail, or would wait forever for the rest of a result. Its processes would also import modules in the
+working directory and the user's program, which may lack the guard `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MOST_DEATHS = 3
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is killed."""
 _ENDS_SECONDS = 5.0
-"""Maximum seconds between the failure of a process's pipe and its end."""
+"""Seconds after which a process is killed if its pipe has failed but it has not ended."""
 _OOM_SCORE = "500"
 """The oom_score_adj of the processes (at most 1000): Linux kills them early if memory runs out."""
 
@@ -241,7 +243,7 @@ class _Process:
         return value
 
     def _ending(self) -> str:
-        """Wait for the end of the process, and say how it ended."""
+        """Wait for the end of the process, and describe how it ended."""
         try:
             status = self._popen.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:

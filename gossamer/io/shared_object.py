@@ -45,8 +45,8 @@ class SharedObject:
             self._file.flush()
         except OSError as error:
             self._file.close()
-            raise GossamerError(f"other processes cannot get the samples: {error.strerror}"
-                                ) from None
+            raise GossamerError("cannot share the samples with other processes: "
+                                f"{error.strerror}") from None
         name: Any = self._file.name
         self.path = (name if isinstance(name, str) else f"/proc/{os.getpid()}/fd/{name}"), end
 

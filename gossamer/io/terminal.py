@@ -79,7 +79,8 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     columns: the heading of each column, by its key.
     rows: the cells of each row, by the keys of the columns.
     spare: keys of the optional columns, in the order in which they are hidden.
-    below: key of the column that may be printed below the table, with the first cell of each row.
+    below: key of the column that may be printed below the table. Each of its cells is then printed
+    on a line of its own, after the first cell of its row.
     """
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width, and rich would cut lines to 80 characters
@@ -121,9 +122,9 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
             available: int) -> dict[str, int]:
     """Return the widths of the visible columns, by their keys.
 
-    The widest column is always cut first, among the optional columns that may be cut, or among all
-    columns that may be cut once no optional one is left. (rich would cut all columns by the same
-    width.)
+    Optional columns are cut first. If that is not enough, they are hidden one by one, and only then
+    are other columns cut. The widest of the columns in question is always cut first. (rich would
+    cut all columns by the same width.)
 
     full_widths: the uncut widths of the columns.
     may_cut: keys of the columns that may be cut.

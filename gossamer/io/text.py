@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def human(count: float) -> str:
-    """Return a count; counts from 1,000 have at most three digits and an SI prefix: 3.5 M."""
+    """Return a count as text; from 1,000 on with at most three digits and an SI prefix: 3.5 M."""
     rounded = float(f"{count:.3g}")
     for size, unit in ((1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"),
                        (1e3, " k")):

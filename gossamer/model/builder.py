@@ -17,7 +17,7 @@ Margins = tuple[int, int, int, int]
 
 
 class NodeNames(TypedDict, total=False):
-    """Names that a node gets, as arguments of the methods that add it.
+    """Keyword arguments that name a new node and its result.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class GraphBuilder:
         x, weight, bias : str
             Input (N, C, H, W), weight (M, C/groups, R, S) and optional bias (M,).
         strides, dilations : pair of int
-            Steps of the window and of its elements, vertical and horizontal.
+            Strides of the window, and distances between its elements; vertical and horizontal.
         pads : tuple of 4 int
             Zero padding: top, left, bottom, right.
         groups : int
@@ -378,7 +378,7 @@ class GraphBuilder:
         x : str
             The input.
         axis : int
-            First dimension of those that become the columns; earlier dimensions become the rows.
+            First of the dimensions that become columns; earlier dimensions become rows.
         **names
             As in `NodeNames`.
 
@@ -452,8 +452,8 @@ class GraphBuilder:
         Raises
         ------
         ModelError
-            If the graph has no output, if two inputs, constants or nodes make the same value, or
-            if a node or an output reads a value that no input, constant or earlier node makes.
+            If the graph has no output, if a value is defined twice, or if a node or an output reads
+            a value that is not defined before it. Inputs, constants and nodes define values.
         """
         graph = self.graph
         makers: dict[str, str] = {}

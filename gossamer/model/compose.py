@@ -59,7 +59,7 @@ class Composer:
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> Value:
-        """Return the operand with a name; add the operand if the name is new."""
+        """Return the operand called `name`; add it if the name is new."""
         if name not in self._numbers:
             self.operands.append(name)
             self._numbers[name] = -len(self.operands)

@@ -39,7 +39,7 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Describe each input and output with a format for callers that differs from the network's."""
+    """Describe the inputs and outputs whose format for callers differs from the network's."""
     lines = []
     for info in graph.inputs:
         if info.given is not None:

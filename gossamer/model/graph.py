@@ -79,10 +79,10 @@ class Tail:
 
     model: the bytes of the tail's ONNX model.
     constants: inputs of the model that are the same in every call, by input index.
-    reads: the values of the model's other inputs, in order: names of outputs of the graph, or of
-    inputs of the network.
-    inputs, outputs: all inputs and outputs of the network. The dtype of a text or of a list of
-    tensors is the name of its kind, such as "string".
+    reads: names of the values of the model's other inputs, in order. They are outputs of the graph
+    or inputs of the network.
+    inputs, outputs: all inputs and outputs of the network. If one of them is not a numeric tensor,
+    its dtype is the name of its type, such as "string" or "sequence".
     """
 
     model: np.ndarray
@@ -174,7 +174,7 @@ def as_called(graph: Graph) -> Graph:
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
     """Add a constant and return its name, which is extended if it is already in use.
 
-    names: names of all values of the graph; the constant's name is added to them.
+    names: names of all values of the graph; the constant's name is added to this set.
     """
     name = new_name(names, name)
     graph.constants[name] = array
@@ -184,7 +184,7 @@ def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) ->
 def warn_of_broken_weights(graph: Graph) -> None:
     """Add a warning for each constant that holds NaN or infinity.
 
-    A constant of one element may be infinite, since it may be a bound, such as a limit of Clip.
+    A constant of one element may be infinite, because it may be a bound, such as a limit of Clip.
     """
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():

@@ -92,9 +92,9 @@ class InputFormat:
         Parameters
         ----------
         source : ModelMetadata, Preprocessing or mapping
-            The metadata of a graph from `gossamer.load` that says how photos are prepared; or the
-            `preprocessing` of such metadata; or the mapping that `timm.data.resolve_data_config`
-            returns, with mean and std for values from 0 to 1.
+            The metadata of a graph from `gossamer.load`; or the `preprocessing` of such metadata;
+            or the mapping that `timm.data.resolve_data_config` returns, whose mean and std are for
+            values from 0 to 1.
         dtype, layout : str
             As for InputFormat; by default the dtype and layout of decoded photos. The channels have
             the network's order, which may be BGR.

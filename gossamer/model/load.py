@@ -45,8 +45,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
         other outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
         The precision that `compile` will be given. With a precision, float64 in an ONNX file
-        becomes float32, with a warning. Without a precision, ONNX Runtime, if it is installed,
-        computes float64 on the host.
+        becomes float32, with a warning. Without a precision, float64 is computed on the host by
+        ONNX Runtime, if it is installed.
 
     Returns
     -------
@@ -56,8 +56,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Raises
     ------
     InputError
-        If a file is absent, the kind of file or the name is unknown, there are more files than a
-        model of this kind has, or `outputs` has a name that no output of the network has.
+        If a file is absent, if the kind of file or the name of the network is unknown, if there are
+        more files than a model of this kind has, or if `outputs` has a name that no output has.
     ModelError
         If a file cannot be read, or holds a node that gossamer does not compute.
 

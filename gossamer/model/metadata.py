@@ -22,16 +22,19 @@ NMS_KINDS = ("greedynms", "diounms")
 class DetectionHead:
     """How one output of a network encodes boxes.
 
-    kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs
-    of Darknet's layers with these names. "yolox" and "yolox_decoded" (N, cells, 5 + classes) are
-    heads of YOLOX, with boxes in units of their cells and in pixels, respectively.
-    "yolov5" (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and
-    YOLOv7. "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
+    kind: one of HEAD_KINDS.
+    "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs of
+    Darknet's layers with these names.
+    "yolox" is the head of YOLOX (N, cells, 5 + classes), with boxes in units of their cells;
+    "yolox_decoded" is the same head with boxes in pixels.
+    "yolov5" is the head of YOLOv5 and YOLOv7 (N, anchors * cells, 5 + classes), with boxes in
+    pixels.
+    "yolov8" is the head of YOLOv8 (N, 4 + classes, cells).
     mask: for each box of a cell, in order, the index of the network's anchor that the box adjusts.
     scale_x_y: factor s of the offset of a box's centre from the centre of its cell. For an output
     v, the offset is (sigmoid(v) - 0.5) * s, in units of cells.
-    new_coords: whether the network computes all sigmoids itself. If so, the size of a box is
-    (2 * v)^2 times its anchor for an output v, else exp(v) times its anchor.
+    new_coords: whether the network computes all sigmoids itself. For an output v, the size of a box
+    is its anchor times (2 * v)^2 if `new_coords` is set, else its anchor times exp(v).
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -190,12 +193,12 @@ def preprocessing_of(fields: Any) -> Preprocessing:
     from gossamer.io.images import Preprocessing
 
     if not isinstance(fields, Mapping):
-        raise ValueError(f"{quoted(fields)} is no preprocessing")
+        raise ValueError(f"{quoted(fields)} does not describe how photos are prepared")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list | tuple) else value
               for name, value in fields.items()}
     for name, value in values.items():
         if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
-            raise ValueError(f"a preprocessing with {name} {quoted(value)}")
+            raise ValueError(f"a preprocessing cannot have {name} {quoted(value)}")
     try:
         return Preprocessing(**values)
     except InputError as error:
@@ -220,16 +223,16 @@ def columns_of(value: Any) -> tuple[Column, ...]:
     a number for empty cells and a list of texts.
     """
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{quoted(value)} are no columns")
+        raise ValueError(f"{quoted(value)} is not a list of columns")
     columns = []
     for entry in value:
         if not isinstance(entry, Mapping) or not {"name"} <= {*entry} <= {"name", "fill", "values"}:
-            raise ValueError(f"{quoted(entry)} is no column")
+            raise ValueError(f"{quoted(entry)} does not describe a column")
         name, fill, values = (entry.get(key) for key in ("name", "fill", "values"))
         if not isinstance(name, str) or not (fill is None or is_number(fill)) or not (
                 values is None or (isinstance(values, list | tuple) and all(
                     isinstance(text, str) for text in values))):
-            raise ValueError(f"{quoted(entry)} is no column")
+            raise ValueError(f"{quoted(entry)} does not describe a column")
         columns.append(Column(name, fill, None if values is None else tuple(values)))
     return tuple(columns)
 

@@ -128,7 +128,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
     `sparsity` to the number of each layer's output channels; the biases of pruned channels become
     zero too, if no other node reads them, so that the channels can be removed.
-    keep: names of layers, of their nodes or of their weights that are not pruned.
+    keep: layers that are not pruned, by the name of the layer, its node or its weights.
     per_layer: fractions by the name of a layer, node or weight; `sparsity` does not apply to these
     layers.
     depthwise: whether `sparsity` also applies to convolutions with one input channel per group.
@@ -415,7 +415,7 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Set the fields of a layer that follow from its tensor, or why its weights are not changed."""
+    """Set the fields of a layer that follow from its tensor, or the reason in `kept`."""
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:

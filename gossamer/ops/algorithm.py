@@ -279,15 +279,15 @@ class Algorithm(abc.ABC):
     op, name : str
         Names of the op and of the algorithm.
     dense : bool
-        Whether the algorithm does not exploit sparsity: zero weights cost as much as others.
+        Whether zero weights cost as much as others, because the algorithm exploits no sparsity.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
-        Whether the op's own inputs, or its only output, may be slices of the channels of larger
-        NHWC tensors. An output may be a slice only if the epilogue has no tensor operands. A
-        slice's byte offset within each pixel is a multiple of its alignment: the largest power of
-        2, up to 16, that divides the number of bytes per pixel of the slice. A concatenation reads
-        and writes slices only along the channel axis.
+        Whether the op's own inputs (`reads_parts`) or its only output (`writes_parts`) may be
+        slices of the channels of larger NHWC tensors. An output may be a slice only if the
+        epilogue has no tensor operands. The byte offset of a slice within a pixel is a multiple of
+        the slice's alignment: the largest power of 2, up to 16, that divides its bytes per pixel.
+        A concatenation reads and writes slices only along the channel axis.
     by_name_only : bool
         Whether the algorithm is a candidate only if the option `only` names it, either because it
         has not been timed on a GPU yet or because another algorithm is better.

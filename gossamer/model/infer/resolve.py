@@ -121,7 +121,7 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
             return f"output {name!r} depends on the size of the batch", set()
         if axis := images.axes.get(name):
             maker = made_by.get(name)
-            return f"{_text(maker) if maker else name} leaves the batch on axis {axis}", set()
+            return f"{_text(maker) if maker else name} moves the batch to axis {axis}", set()
     return None, {info.name for info in static.graph.outputs if info.name in images.axes}
 
 
@@ -147,7 +147,7 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
         for name in outputs:
             axis = images.growing_axis(name)
             if axis is None:
-                return f"makes {name!r}, of which no axis follows the batch"
+                return f"makes {name!r}, which has no axis that grows with the batch"
             images.axes[name] = axis
     return None if _computes_the_same(node, twin, followed=depends or grows) else _DIFFERS
 
@@ -179,10 +179,10 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: shapes, without the batch, of inputs with dimensions that the file leaves open, by
-    name.
-    Raises InputError for open dimensions and impossible overrides. Raises ModelError for shapes
-    that do not match, and for a batch size at which the file is not shown to run.
+    overrides: by name, the shapes of inputs with dimensions that the file leaves open, without the
+    batch.
+    Raises InputError for dimensions that stay open and for impossible overrides. Raises ModelError
+    for shapes that do not match, and for a batch size at which the file is not shown to run.
     """
     if batch < 0:
         raise InputError(f"batch is {batch}, expected 0 or more")
@@ -256,8 +256,8 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
 def check_nodes(graph: Graph) -> None:
     """Raise ModelError for a node that is wrong at every size of the inputs.
 
-    An example is an axis that the node's input does not have. A node is wrong at every size if
-    several sizes all lead to the same error.
+    An example is an axis that the node's input does not have. The graph is inferred at several
+    sizes; the error is raised if it is the same at all of them.
     """
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}

@@ -55,7 +55,7 @@ class InferenceState:
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
-    aliases: for each further name of a value, the value's own name.
+    aliases: for each value that equals an earlier value, the name of the earlier value.
     most_bytes: limit on the bytes of one value, and on the bytes of all constants that nodes make.
     """
 
@@ -92,12 +92,13 @@ class InferenceState:
              **attributes: Any) -> str:
         """Append a node that replaces `node`, and return the name of its first output.
 
-        If all inputs of the new node are known, its value is computed after the shape rule has
+        If all inputs of the new node are known, its outputs are computed after the shape rule has
         returned.
 
-        result: the shape of every output, unless `several` has the shape of each output.
+        result: the shape of all outputs; not used if `several` is given.
         op, inputs, outputs: op, inputs and outputs of the new node; None means those of `node`.
         dtype: dtype of the outputs; None means the first input's dtype.
+        several: the shape of each output, if the shapes differ.
         attributes: concrete attributes of the new node.
         """
         op = op or node.op
@@ -113,10 +114,10 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Return the names of values that a node joins, cast to one dtype if they differ.
+        """Cast the values that a node joins to one dtype, and return their names.
 
-        Booleans may have different dtypes: in inputs and constants it is bool; in the result of a
-        node it is the dtype of the numbers that the node compares.
+        Casts may be necessary for booleans: the dtype of inputs and constants is bool, but the
+        result of a comparison has the dtype of the compared numbers.
         """
         dtypes = {self.dtypes[name] for name in names}
         computed = sorted(dtypes - {"bool"})
@@ -169,9 +170,10 @@ class InferenceState:
         return name
 
     def alias(self, node: Node) -> None:
-        """Make the node's output another name of its first input, which the node does not change.
+        """Make the node's output an alias of its first input, which equals the output.
 
-        A constant is recorded under both names, since the node may change it at another batch size.
+        A constant is recorded under both names, because the node may change it at another batch
+        size.
         """
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
@@ -200,7 +202,7 @@ class InferenceState:
         return name
 
     def axis(self, node: Node, axis: int, rank: int) -> int:
-        """Return the axis counted from the first.
+        """Return a nonnegative number for an axis, which may be negative.
 
         Raises ModelError if the axis does not exist.
         """
@@ -358,16 +360,17 @@ class OpDef:
     No field has a default: every definition states all fields, since a wrong field may cause wrong
     results.
 
-    name: the `op` of the op's nodes.
-    text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.
+    name: name of the op, the `op` of its nodes.
+    text: the node's inputs in order ("[x]" may be absent), a semicolon, and its attributes.
     shape: the shape rule.
     evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
     `not_evaluated`.
     mixes: the mixing rule, which determines whether a batch may be split, and whether a file may be
     run at a batch size other than its own. Mixing rules shared by several ops are in this module.
-    passes_values: whether each element of an output is an element of the inputs, or a function of a
-    few elements. If so, rounding an input may flip the sign of an output. Therefore, a batch norm
-    is not folded into weights if such a node and a sign op follow.
+    passes_values: whether rounding an input may change a sign that is computed from an output.
+    False for convolutions and matrix products, whose outputs are sums of many terms, and for ops
+    that compute only with shapes. A batch norm is not folded into weights if only ops with True lie
+    between it and a sign, because rounding the weights could flip the sign.
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.

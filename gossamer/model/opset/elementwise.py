@@ -50,7 +50,8 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
     integer dtype that can represent all operands. Thus, an int64 combined with a float32 is
     rounded. Booleans and conditions of `where` are cast to the common dtype too.
     """
-    # check dtypes before shapes: shapes that do not match may match at other sizes of the inputs
+    # check dtypes first: a wrong dtype is wrong at all sizes of the inputs, whereas shapes that do
+    # not match here may match at other sizes
     _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:

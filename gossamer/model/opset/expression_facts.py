@@ -24,16 +24,16 @@ _OF_FINITE = frozenset({"add", "sub", "mul", "fma", "leaky_relu", "prelu", "hard
                         "cos", "tan"})
 """Functions whose result is NaN only if an argument is NaN or infinite."""
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Limits on the time to derive facts. Facts of results are derived case by case for at most
-_MOST_COMPARED values of an expression, each compared with at most _MOST_LIMITS numbers."""
+"""Limits on the time to derive facts. Cases are distinguished for at most _MOST_COMPARED values of
+an expression, and only for values that are compared with at most _MOST_LIMITS numbers."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
     """Return the facts of an expression's outputs.
 
-    integer: whether the arithmetic is on integers: results wrap around, and quotients are
-    truncated. Then only values that stay exact in float32 have facts.
+    integer: whether the arithmetic is on integers, so that results wrap around and quotients are
+    truncated. In this case, only values that float32 represents exactly have facts.
     """
     values = _values(expression, operands, integer=integer)
     results = [values[index] for index in expression.outputs]

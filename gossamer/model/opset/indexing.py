@@ -64,7 +64,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     state.check_constant(node, shape[-2:], "float64")
     kept = np.ones(shape[-2:], dtype)
     if kept.size:
-        # skipped for empty matrices: they may still have very many rows or columns for arange
+        # skipped for empty matrices, which may have more rows or columns than fit in memory
         row, column = np.arange(shape[-2])[:, None] + diagonal, np.arange(shape[-1])
         kept[column < row if node.attributes["upper"] else column > row] = 0
     name = state.know(state.new_name(node, "kept"), kept)

@@ -151,9 +151,9 @@ def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Return the nodes of the file that belong to a part, each with a reason.
+    """Return the nodes of a part, each with the reason why gossamer does not compute it.
 
-    A node is given by its name in messages; the reason says why gossamer does not compute the node.
+    The first text of a pair is the node's name in messages, the second is the reason.
 
     model: the bytes of the part's model.
     Raises ValueError if the model does not name the nodes.
@@ -164,9 +164,9 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
 
 
 def has_float16(model: np.ndarray) -> bool:
-    """Return whether the file types a value of a part as float16.
+    """Return whether a part has a value that the file declares as float16.
 
-    Whether ONNX Runtime rounds such values depends on its rewrites of the model.
+    ONNX Runtime may round such a value or not, depending on how it rewrites the model.
 
     model: the bytes of the part's model.
     """
@@ -208,7 +208,7 @@ def _part_shape(state: InferenceState, node: Node) -> None:
     try:
         result = inferred(model)
         if not all(map(_has_shape, result.graph.output)):
-            # only a strict inference says which shapes do not match
+            # only strict inference raises an error that names the shapes that do not match
             infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:
         raise state.error(node, f"its shapes cannot be inferred: {first_line(error)}") from None
@@ -242,13 +242,13 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
     """Return the results of a node, computed by ONNX's reference implementation.
 
     arrays: the node's inputs by name.
-    For nodes that it cannot compute, ONNX raises exceptions of any class.
+    If the reference cannot compute the node, it raises an exception of any class.
     """
     # imported here, because importing onnx.reference is slow and few networks need it
     from onnx.reference import ReferenceEvaluator
 
     plain, given = _for_reference(node, arrays, opset)
-    # a function, because it has an opset: a single node would be computed at the newest opset
+    # a function has an opset, whereas a single node would be computed at the newest opset
     function = onnx.helper.make_function(
         "gossamer", "node", list(given), list(plain.output), [plain],
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])

@@ -163,9 +163,9 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 def _resize_shape(state: InferenceState, node: Node) -> None:
     """Emit a resize of the last two dimensions.
 
-    In mode "nearest", which only copies elements, other dimensions, and values of dtypes other than
-    float32, are resized by gathers. In mode "linear", other dimensions are resized one by one,
-    between reshapes.
+    Mode "nearest" only copies elements. In this mode, gathers resize the other dimensions, and all
+    dimensions of values that are not float32. In mode "linear", other dimensions are resized one by
+    one, between reshapes.
     """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes
@@ -218,7 +218,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
                                       "gossamer interpolates float32")
     else:
         for axis in changed:
-            # dimensions between the batch and the axis become channels, later ones columns
+            # dimensions between the batch and the axis become channels, those after it columns
             n, c, h, w = (shape[0] if axis else 1, math.prod(shape[1:axis]), shape[axis],
                           math.prod(shape[axis + 1:]))
             x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"split{axis}")])

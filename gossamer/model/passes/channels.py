@@ -93,7 +93,7 @@ def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndar
 
     Returns None for other nodes, and for splits and slices along other axes.
 
-    order: for each shuffled channel, its channel before the shuffle.
+    order: for each shuffled channel, its index before the shuffle.
     """
     if node.op not in ("split", "slice") or (concrete := shapes.with_attributes(node)) is None:
         return None

@@ -1,10 +1,11 @@
 """Removes channels without effect: channels with a zero filter, and channels that no layer reads.
 
 The output of a zero filter is the same number at every pixel: the result of the layer's epilogue
-for a sum of 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow.
-The number's contribution is added to the biases of the layers that read the channel. In two cases,
-the channel is removed only if the number is 0: if zero padding enters the sums of an average pool
-or of a layer that reads the channel, and if the rounding of sums may flip a sign.
+for a sum of 0. The number's contribution is added to the biases of the layers that read the
+channel. Depthwise convolutions, pools, means of images and reshapes to vectors may come in between.
+
+In two cases, the channel is removed only if the number is 0: if zero padding enters the sums of an
+average pool or of a layer that reads the channel, and if the rounding of sums may flip a sign.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 from gossamer.model.passes.pixels import reduces_image
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time. If a layer's number of channels is a multiple
-of this, it stays a multiple."""
+"""Number of channels that kernels read at a time. If a layer's channels are a multiple of this
+number, the channels that remain are a multiple, too."""
 _TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 

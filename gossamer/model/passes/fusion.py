@@ -169,7 +169,7 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn batch norms that were not folded into (x - mean) * scale + shift, evaluated as written.
+    """Turn the remaining batch norms into element-wise (x - mean) * scale + shift.
 
     Only batch norms that shape inference has checked are changed; resolve() replaces all others.
     """
@@ -206,9 +206,8 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     expression has more than MOST_STEPS steps.
 
     A node that rounds the result of a layer does not join a chain that also depends on other layers
-    or inputs. Otherwise, the chain could be fused into the epilogue of another layer, and the
-    layer that is rounded would have to store its sums, which need more memory than the rounded
-    values.
+    or inputs. Such a chain could be fused into the epilogue of another layer. The first layer would
+    then have to store its sums, which need more memory than the rounded values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
@@ -273,7 +272,7 @@ def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int
 
 
 def _merge(nodes: list[Node]) -> None:
-    """Merge the expressions of a chain's nodes into that of its last node.
+    """Merge the expressions of a chain's nodes into the expression of its last node.
 
     nodes: the chain's nodes from the last to the first.
     """
@@ -294,8 +293,8 @@ def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     """Move element-wise nodes into the epilogues of the layers before them.
 
     The node must be the only reader of the result of a convolution or product. The layer moves to
-    the node's position in the order of nodes, since the node's other operands may be computed after
-    the layer's old position.
+    the node's position in the order of nodes, because the node's other operands may be computed
+    after the layer's old position.
     """
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}

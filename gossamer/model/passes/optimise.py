@@ -42,8 +42,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images if
-    fewer transposes remain. The rewrite helps only if kernels support several layouts, unlike ONNX
-    Runtime's kernels.
+    fewer transposes remain. The rewrite helps only kernels that support several layouts, which ONNX
+    Runtime's kernels do not.
     chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
     convolutions. These convolutions then read all channels, with zero weights for the channels that
     they do not need, which is faster on GPUs.
@@ -228,7 +228,7 @@ def merge_equal(graph: Graph) -> None:
 
 
 def _exact(value: object) -> object:
-    """Return a key for an attribute, which is equal for two attributes only if these are equal.
+    """Return a key that two attributes share only if they are equal.
 
     The repr of an array is not sufficient: it rounds numbers, and omits elements of large arrays.
     """

@@ -1,7 +1,7 @@
 """Merges parallel convolutions of one value, whose results are added, into one convolution.
 
-Networks such as RepVGG and MobileOne are trained with parallel convolutions, and their files often
-still contain these.
+Networks such as RepVGG and MobileOne are trained with parallel convolutions, and are often exported
+without merging them.
 """
 
 from __future__ import annotations

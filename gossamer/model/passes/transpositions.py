@@ -3,7 +3,7 @@
 Layers of channels-last images between transposes become layers of channels-first images. In memory
 the channels may still be last, because a plan chooses the memory layout of each value. Arithmetic
 between a transpose and a matrix product, such as the scale of the transposed keys in attention,
-moves before the transpose, so that the product can read its operand as transposed.
+moves before the transpose, so that the product can read the untransposed operand itself.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ _CONVERTERS: dict[str, Callable[[_Rewriting, Node], bool]] = {
     "reduce": _Rewriting.reduce, "softmax": _Rewriting.along_axis,
     "split": _Rewriting.along_axis,
 }
-"""For each op, a function that makes a node compute on channels-first images, and returns whether
-this is possible."""
+"""For each op, a function that makes a node compute on channels-first images if possible, and
+returns whether it is possible."""
 
 
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:

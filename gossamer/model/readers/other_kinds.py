@@ -1,4 +1,4 @@
-"""Recognises files that gossamer does not read, and gives advice how to convert them."""
+"""Recognises files that gossamer does not read, and advises how to convert them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kind:
     """A kind of file that gossamer does not read.
 
     what: the kind, as messages name it.
-    advice: a command or function that helps.
+    advice: what to do instead, such as a command that converts the file.
     content: regular expression for the first bytes of such files; "" if no bytes identify the kind.
     suffixes: ends of the names of such files.
     member: regular expression for the name of a member, if such files are archives or folders.

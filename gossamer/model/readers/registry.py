@@ -33,14 +33,14 @@ class Reader:
 
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in lower case.
-    read: function of the path of the file and the paths of the further files, in the order of
-    `further`, that returns the graph. The function imports the reader's module when it is called,
+    read: function that returns the graph. Its arguments are the path of the file and the paths of
+    the further files, in the order of `further`. It imports the reader's module when it is called,
     so that only readers in use are imported. It raises InputError, ModelError and UnsupportedError,
     which name the file.
     further: the other files of a model.
-    read_onnx: function of the path that returns the file's content as an ONNX model with all its
-    weights, for programs that change weights and write the model again; None for kinds of files
-    that are not ONNX.
+    read_onnx: function that returns the file at a path as an ONNX model with all its weights, for
+    programs that change weights and write the model again; None for kinds of files that are not
+    ONNX.
     """
 
     kind: str

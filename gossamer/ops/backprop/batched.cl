@@ -1,82 +1,85 @@
-/* Back-propagation in one launch by a group of work-groups, for batches of any size.
+/* Back-propagation in one launch, for batches of any size. A group of CLUSTER work-groups trains
+ * each network; a group of several work-groups is a cluster.
  *
- * The inputs of a layer are divided among the work-groups of the group, a cluster, and each
- * work-group keeps the weights of its inputs in shared memory until the last sample. A bias is the
- * weight of an additional input, which is always 1. So the sums of a layer's units come in parts,
- * one for each work-group. Every work-group adds up the parts of the units that are its inputs of
- * the next layer. Backward, every work-group gathers all errors of a layer, with which it changes
- * its weights and computes the errors of its inputs.
+ * The inputs of a layer are divided among the work-groups of the group. Each work-group keeps the
+ * weights of its inputs in shared memory until the last sample. A bias is the weight of an
+ * additional input, which is always 1.
  *
- * Layers from SPLIT on are not divided: every work-group computes them for all samples with weights
- * of its own, which stay equal to the last bit. Without such layers, each work-group computes the
- * errors of the outputs for MINE samples.
+ * Forward: each work-group multiplies its inputs by its weights, which gives partial sums of all
+ * units of the layer. It then adds up the partial sums, from all work-groups, of the units that are
+ * its own inputs of the next layer. Backward: each work-group gathers the errors of all units of a
+ * layer. With them it updates its weights and computes the errors of its inputs.
  *
- * Memory that other work-groups read is written before a barrier of the group, read after it, and
- * written again only after another barrier: parts of sums (P_AT), errors of outputs (O_AT) and of
- * inputs (E_AT).
+ * Layers from SPLIT on are not divided: every work-group computes them for all samples with its own
+ * copy of the weights. The copies stay equal bit by bit. If all layers are divided, each work-group
+ * computes the errors of the outputs for MINE samples.
  *
- * In shared memory samples are rows of inputs, sums or errors, and an input is a row of weights.
- * Lengths of rows are odd multiples of 4, so that neighbouring rows are in different banks. Parts of
- * sums that the group divides by units come in slices, one for each work-group, which reads it in
- * a row. A name with the suffix _0 belongs to layer 0; there is one such name for each layer. */
+ * Work-groups read one another's partial sums (P_AT), errors of outputs (O_AT) and errors of inputs
+ * (E_AT). This memory is written before a barrier of the group, read after the barrier, and
+ * overwritten only after a further barrier.
+ *
+ * In shared memory, the inputs, sums and errors of a sample are rows, and so are the weights of an
+ * input. Row strides are odd multiples of 4 floats, so that neighbouring rows start in different
+ * banks. If the next layer is divided, the partial sums that one work-group adds up form a
+ * contiguous slice. A name with suffix _0 belongs to layer 0; each layer has such a name. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LAYERS 2 /* layers of weights */
 #define ALL(DO) DO(0) DO(1) /* DO for each layer */
-/* DO for each layer but 0 and the layer before it, from layer 1 on, and from the outputs on */
+/* DO(layer, layer before it) for each layer but 0: UPPER ascending, LOWER descending */
 #define UPPER(DO) DO(1, 0)
 #define LOWER(DO) DO(1, 0)
-/* what becomes of the sums of a layer */
+/* what is computed from the sums of a layer */
 #define TAKE_SUMS_0 TAKE_HIDDEN(0, 1)
 #define TAKE_SUMS_1 TAKE_OUTPUTS(1)
 #define SPLIT 0 /* number of layers that are divided among the work-groups */
 #define THREADS 128 /* work-items of a work-group */
 #define CLUSTER 1 /* work-groups of a group */
-#define BATCH 8 /* samples of an update */
+#define BATCH 8 /* samples per update, which is one step */
 #define ROWS 8 /* BATCH, rounded up to full tiles */
-#define MINE 8 /* samples whose outputs' errors a work-group computes */
+#define MINE 8 /* samples for which a work-group computes the errors of the outputs */
 #define OUTPUTS 10 /* units of the last layer */
-#define OUTPUT_STRIDE 12 /* floats of a row of sums or errors of outputs */
+#define OUTPUT_STRIDE 12 /* row stride of the sums and errors of outputs, in floats */
 #define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
-#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
-#define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
+#define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
+#define WEIGHTED 0 /* 1: each sample's loss and errors are multiplied by the sample's weight */
 #define COUNT 2410 /* weights and biases of a network */
 #define PARAMETERS 7231 /* parameters of a network */
-#define CHUNKS 1 /* a work-group's inputs of layer 0 are loaded in so many parts */
-#define CHUNK 68 /* inputs of layer 0 that are loaded at once */
-#define BUFFERS 2 /* buffers of such inputs */
-#define WIDE 1 /* 1: they are loaded four at a time */
-#define PARITIES 1 /* 2: P_AT has two buffers, which steps use in turn */
-#define X_AT 8640 /* offset in shared memory, in floats, of inputs of layer 0 */
-#define T_AT 9728 /* likewise: targets */
-#define V_AT 9888 /* likewise: weights of samples */
-#define ROW_AT 9888 /* likewise: indices of rows */
-#define Z_AT 9912 /* likewise: sums of outputs */
-/* likewise: a sample's largest sum of outputs, a factor, and the sum of exponentials */
-#define STATISTIC_AT 10008
-#define FACTOR_AT 10032 /* likewise: Adam's factors of 32 steps */
-#define O_AT 10064 /* likewise: errors of outputs that other work-groups read */
-#define S_AT 10064 /* likewise: sums of parts of a product */
+#define CHUNKS 1 /* chunks in which a work-group's inputs of layer 0 are loaded */
+#define CHUNK 68 /* inputs of layer 0 per chunk */
+#define BUFFERS 2 /* buffers for chunks */
+#define WIDE 1 /* 1: inputs of layer 0 are loaded four at a time */
+#define PARITIES 1 /* 2: partial sums have two buffers, for even and for odd steps */
+/* offsets in shared memory, in floats */
+#define X_AT 8640 /* inputs of layer 0 */
+#define T_AT 9728 /* targets */
+#define V_AT 9888 /* weights of samples */
+#define ROW_AT 9888 /* indices of samples in x and targets */
+#define Z_AT 9912 /* sums of outputs */
+#define STATISTIC_AT 10008 /* softmax: a sample's largest sum, a factor, sum of exponentials */
+#define FACTOR_AT 10032 /* Adam's factors of 32 steps */
+#define O_AT 10064 /* errors of outputs that other work-groups read */
+#define S_AT 10064 /* the parts of sums that FORWARD_ splits over inputs */
 #define FLOATS 18080 /* floats of shared memory */
-#define STATE 2880 /* floats of the weights of a work-group */
+#define STATE 2880 /* floats of a work-group's weights */
 #define INPUTS_0 64 /* inputs of the layer */
 #define UNITS_0 32 /* units of the layer */
-#define SHARE_0 68 /* a work-group's inputs of the layer */
-#define LENGTH_0 68 /* floats of a sample's inputs */
-#define STRIDE_0 36 /* floats of a row of weights, of sums or of errors */
-#define SLICE_0 36 /* floats of a row of sums, as work-groups that add up their parts divide them */
-#define SUMS_0 288 /* floats of all rows of sums */
+#define SHARE_0 68 /* inputs of a work-group, with the bias's, rounded up to a multiple of 4 */
+#define LENGTH_0 68 /* row stride of inputs, in floats */
+#define STRIDE_0 36 /* row stride of weights, sums and errors, in floats */
+#define SLICE_0 36 /* row stride of a slice of the sums, in floats */
+#define SUMS_0 288 /* floats of the sums of all samples */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
-#define W_AT_0 0 /* offset of the weights among a work-group's */
-#define A_AT_0 8640 /* offset in shared memory, in floats, of inputs of the layer */
-#define P_AT_0 11792 /* likewise: parts of sums of units */
-#define D_AT_0 11792 /* likewise: errors of units */
-#define E_AT_0 0 /* likewise: errors of inputs that other work-groups read */
-#define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of the sum over inputs */
+#define W_AT_0 0 /* offset of the layer's weights in shared memory, in floats */
+#define A_AT_0 8640 /* offset of inputs of the layer in shared memory, in floats */
+#define P_AT_0 11792 /* offset of partial sums of units */
+#define D_AT_0 11792 /* offset of errors of units */
+#define E_AT_0 0 /* offset of errors of inputs, which other work-groups read */
+#define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of each sum over inputs */
 #define BACKWARD_0 2, 4 /* samples and inputs of a tile */
-/* inputs and units of a tile, and parts of the sum over samples; 0: no tiles, -1: one part, and
- * each work-item changes the weights of its tiles */
+/* inputs and units of a tile, and parts of each sum over samples; 0 parts: no tiles are used;
+ * -1: sums are not split, and each work-item updates the weights of its tiles */
 #define GRADIENT_0 4, 8, 1
 #define INPUTS_1 32
 #define UNITS_1 10
@@ -94,15 +97,15 @@
 #define FORWARD_1 2, 4, 9
 #define BACKWARD_1 2, 2
 #define GRADIENT_1 8, 4, 8
-#define NEW_1 0.09999999999999998f /* share of a new gradient in Adam's mean of the gradients */
-#define NEW_2 0.0010000000000000009f /* share of a new square in Adam's mean of the squared gradients */
+#define NEW_1 0.09999999999999998f /* weight of a new gradient in Adam's mean of gradients */
+#define NEW_2 0.0010000000000000009f /* weight of a new square in Adam's mean of squares */
 #define LOG_BETA_1 -0.10536051565782628f /* logarithm of 1 - NEW_1 */
 #define LOG_BETA_2 -0.0010005003335835344f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-08f /* the number that Adam adds to each square root */
-#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
-#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define ACTIVATE(z) SIGMOID(z) /* activation of hidden units */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE at z, where a = ACTIVATE(z) */
+#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* activation of outputs */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative, where a = ACTIVATE_OUTPUT(z) */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -115,13 +118,14 @@
 #define IS_SPLIT(l) ((l) < SPLIT)
 #define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)
 #define FOURS(count) CEIL_DIV(count, 4)
-/* whether the outputs' errors are computed by all work-groups, each for samples of its own */
+/* whether each work-group computes the outputs' errors of MINE samples */
 #define BY_SAMPLES (CLUSTER > 1 && SPLIT == LAYERS)
-/* memory of work-group `other` from an offset on, for layers that are divided */
+/* PEER: address of offset `at` in the memory of work-group `other`, or in this work-group's memory
+ * if the layer is not divided */
 #if CLUSTER > 1
 #define PEER(l, at, other) (IS_SPLIT(l) ? map_cluster(pool, other) + (at) : pool + (at))
-/* a barrier of the group in two halves: what others read is written before the first one, and read
- * after the second one */
+/* The two halves of a barrier of the group: data is written before GROUP_SEND, and other
+ * work-groups read it after GROUP_RECEIVE. */
 #define GROUP_SEND(l)                                                              \
     if (IS_SPLIT(l)) {                                                             \
         CLUSTER_SEND();                                                            \
@@ -139,7 +143,7 @@
 #endif
 #define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
 
-/* Copies from global to shared memory, which are complete after COPIED. */
+/* Copies from global to shared memory. They are complete after COPIED. */
 #if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
 #define COPY(to, from) cp_async_ca<4>(shared_address(to), from, 4)
 #define COPY4(to, from) cp_async_16(shared_address(to), from, 16)
@@ -150,12 +154,12 @@
 #define COPIED()
 #endif
 
-/* Copies the indices of the rows of a step. */
+/* Copies the indices of the samples of step `number`. */
 #define FETCH_ROWS(number)                                                         \
     ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
         COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
 
-/* Copies a part of a step's inputs of layer 0. */
+/* Copies a chunk of the inputs of layer 0 for step `number`. */
 #define FETCH(number, chunk, buffer)                                               \
     {                                                                              \
         int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
@@ -178,7 +182,7 @@
 #define IN_COPY COPY
 #endif
 
-/* Copies a step's targets and weights of samples. */
+/* Copies the targets and the weights of the samples of step `number`. */
 #if WEIGHTED
 #define FETCH_WEIGHT(m, row, buffer) \
     COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
@@ -198,7 +202,8 @@
         }                                                                          \
     }
 
-/* Copies what of the next steps there is memory for, while the group meets. */
+/* Copies data of the next steps, as far as there are buffers for it. Used between the halves of a
+ * barrier of the group. */
 #if CHUNKS == 1 && BUFFERS == 2
 #define FETCH_NEXT(step)                                                           \
     FETCH_ROWS((step) + 2)                                                         \
@@ -208,8 +213,8 @@
 #define FETCH_NEXT(step) FETCH_ROWS((step) + 2)
 #endif
 
-/* Computes this work-group's parts of the sums of a layer, and leaves them for the group. Parts of
- * which no other work-group needs the sum stay at S_AT. */
+/* Computes this work-group's partial sums of a layer at P_AT. If the tiles split each sum over
+ * inputs, the parts are stored at S_AT, and added up here only if other work-groups read them. */
 #define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
@@ -244,15 +249,16 @@
     TAKE_SUMS_0
 #define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
 
-/* Adds up the parts of four sums of a sample, from unit j on, beginning with that of a work-group.
- * Where only one work-group adds them up, it begins with its own, so that not all read from the
- * same one at a time. */
+/* Declares `total`, the sums of units j to j + 3 of sample b: the partial sums of all work-groups,
+ * added from work-group `first` on. Work-groups that add up different units pass their own rank, so
+ * that not all read from the same work-group at once. Work-groups that add up the same units pass
+ * 0, so that their results are equal bit by bit. */
 #define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
     int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
     if (IS_SPLIT(l)) {                                                             \
         int first_part = first;                                                    \
-        HIDE(first_part); /* or registers would hold the addresses of all parts */ \
+        HIDE(first_part); /* else registers would hold the addresses of all parts */ \
         UNROLL for (int part = 0; part < CLUSTER; part++) {                        \
             float4 more = SHARED_LOAD4(place + PEER(l, P_AT_##l + PARITY(l),       \
                                         (int)((uint)(first_part + part) % CLUSTER))); \
@@ -266,7 +272,8 @@
         total = sum_of_parts(pool + (tile[2] > 1 ? S_AT : P_AT_##l) + place, SUMS_##l, tile[2]); \
     }
 
-/* Makes sums of a layer the inputs of the next layer, or keeps the sums of outputs. */
+/* TAKE_HIDDEN computes the inputs of the next layer from the sums of layer l. TAKE_OUTPUTS stores
+ * the sums of the last layer. */
 #define TAKE_HIDDEN(l, next)                                                       \
     ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {      \
         int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
@@ -294,9 +301,9 @@
     }                                                                              \
     BARRIER();
 
-/* Gathers the errors of a layer's units, which are the inputs of the next layer, from the
- * work-groups that own some: a warp reads from one of them, and each work-group begins with
- * another one. */
+/* Gathers the errors of a layer's units from the work-groups that own these units as inputs of the
+ * next layer. Neighbouring work-items read from the same owner. Different work-groups begin with
+ * different owners, so that not all read from the same one at once. */
 #define GATHER(l, next)                                                            \
     {                                                                              \
         const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
@@ -322,8 +329,8 @@
     }                                                                              \
     BARRIER();
 
-/* Goes back through a layer other than 0: computes the errors of its inputs, changes its weights,
- * and gathers the errors. */
+/* Backward pass of a layer other than 0: computes the errors of its inputs, updates its weights,
+ * and gathers the errors of the layer before it. */
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
@@ -341,7 +348,7 @@
         GATHER(before, l)                                                          \
     }
 
-/* Copies a layer's weights, with their moments, to or from this work-group. */
+/* Copies a layer's weights and moments between global memory and this work-group. */
 #define MOVE(l, MOVE_ONE)                                                          \
     ROLLED for (int n = item; n < SHARE_##l * UNITS_##l; n += THREADS) {           \
         int i = n % SHARE_##l, j = n / SHARE_##l, input = BASE(l) + i;             \
@@ -418,7 +425,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         COPIED();
         BARRIER();
 #if MOMENTS == 2
-        /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
+        /* 1 - beta^n is -expm1(n * log(beta)), which has no cancellation */
         if (step % 32 == 0 && item < 32) {
             float updates = made + (float)(step + item + 1);
             pool[FACTOR_AT + item] = sqrt(-expm1(updates * LOG_BETA_2))
@@ -483,7 +490,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
         LOWER(BACKWARD)
 
-        /* losses, by work-items that neither go first nor make other work-groups wait */
+        /* Losses are computed here because no other work-group waits at this point, and not by the
+         * first work-items, which have the most other work. */
         ROLLED for (int m = (item + THREADS / 4) % THREADS; m < MINE && first_mine + m < count;
                     m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;

@@ -37,21 +37,21 @@ _GROUPS = (1, 2, 4, 8, 16)
 _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
 _MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
-"""Values of `_Memory.parts` in the order in which they are tried; the first that fits is used.
+"""Values of `_Memory.parts`, in the order in which they are tried until shared memory suffices.
 
 With 0, gradients stay in registers."""
 _SMALL = 1024
-"""Maximum number of sums of any layer (samples times units) with which only layer 0 is divided
-among work-groups. Each work-group then computes all samples' values of the layers above, and trains
-its own copy of their weights."""
+"""Limit on samples x units of the largest layer. Up to it, only layer 0 is divided among
+work-groups, and each work-group computes the layers above for all samples, with its own copy of
+their weights."""
 
 
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The inputs of each layer, except the upper layers of a small network, are divided among the
-    work-groups of a group; each work-group keeps the weights of its inputs in shared memory. A
-    group of several work-groups is a cluster.
+    The inputs of each layer are divided among the work-groups of a group, and each work-group keeps
+    the weights of its inputs in shared memory. The upper layers of a small network are not divided.
+    A group of several work-groups is a cluster.
     """
 
     name = "batched"
@@ -110,11 +110,11 @@ class _Memory:
 
 
 class _Layout:
-    """How a network is divided among the work-groups of a group, and offsets in shared memory.
+    """Division of a network among work-groups, and offsets in shared memory.
 
-    groups: number of work-groups of the group.
+    groups: number of work-groups that train the network.
     threads: work-items per work-group.
-    cycles: expected cycles that the products of an update take.
+    cycles: expected cycles of the matrix products of one update.
     floats: floats of shared memory per work-group.
     workspace: bytes of the workspace per network.
     """
@@ -135,7 +135,7 @@ class _Layout:
         self._chunk = padded(-(-self._share[0] // memory.chunks))
         self._share[0] = self._chunk * memory.chunks
         self._stride = [_odd_fours(units) for units in sizes[1:]]
-        # a work-group that adds up the parts of its units of a layer reads them in a row
+        # the partial sums that one work-group adds up are contiguous
         self._slice = [self._share[layer + 1] if layer + 1 < self._split else self._stride[layer]
                        for layer in self._layers]
         self._sums = [rows * max(stride, rounded_up(units, part)) for units, stride, part in
@@ -200,7 +200,7 @@ class _Layout:
                                 f"BACKWARD_{layer}": f"{backward.rows}, {backward.columns}"})
 
     def _place(self, by_samples: bool, problem: BackpropProblem) -> None:
-        """Reserve shared memory for all but the weights."""
+        """Reserve shared memory for everything except weights and moments."""
         memory, rows, mine, last = self._memory, self._rows, self._mine, self._layers[-1]
         outputs, macros = problem.sizes[-1], self.macros
         macros["PARITIES"] = parities = 2 if self.groups > 1 and not by_samples else 1
@@ -225,8 +225,7 @@ class _Layout:
                                        else macros["X_AT"])
             macros[f"E_AT_{layer}"] = (self._take(rows * self._share[layer]) if layer and split
                                        else 0)
-            # errors overwrite the sums, unless other work-groups or work-items may still be reading
-            # the sums
+            # errors may overwrite the sums only if nothing reads the sums by then
             is_shared = by_samples or (layer < last and not split)
             if is_shared:
                 macros[f"P_AT_{layer}"] = macros[f"D_AT_{layer}"] = self._take(errors)
@@ -252,7 +251,7 @@ def _group_sizes(limits: Limits) -> list[int]:
 
 
 def _layouts_of(problem: BackpropProblem, device: Device) -> list[_Layout]:
-    """Return the layouts that fit the device, in increasing order of expected times."""
+    """Return the layouts that fit the device, in increasing order of expected time."""
     batch = min(problem.batch, max(problem.samples, 1))
     layouts = _layouts(BackpropProblem(
         problem.sizes, batch, batch, problem.activation, problem.loss, batch, problem.velocity,
@@ -262,7 +261,7 @@ def _layouts_of(problem: BackpropProblem, device: Device) -> list[_Layout]:
 
 @lru_cache(maxsize=64)
 def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
-    """Return the layouts for networks that are trained by updates of this batch size.
+    """Return the layouts that fit, for the batch size of `update`.
 
     They do not depend on the numbers of samples and networks.
     """
@@ -272,7 +271,10 @@ def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
 
 
 def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) -> float:
-    """Return cycles by which layouts compare, with few warps waiting longer for memory."""
+    """Return a relative time of an update of all networks, in cycles.
+
+    Fewer warps hide less latency, so the cycles of a layout are multiplied by 1 + 32 / threads.
+    """
     at_once = max(1, limits.compute_units // layout.groups)
     return -(-problem.networks // at_once) * layout.cycles * (1 + 32 / layout.threads)
 

@@ -1,14 +1,14 @@
-/* How batched.cl changes a layer's weights. The macros use names of its kernel: `pool`, `moments`,
- * `item`, `rank`, `decay`, `momentum`, `share`, which is 1 / samples, and `step_rate`. */
+/* Weight updates of batched.cl. The macros use variables of its kernel: `pool`, `moments`, `item`,
+ * `rank`, `decay`, `momentum`, `step_rate`, and `share`, which is 1 / samples of the step. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined MOMENTS
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
-#define MOMENTS_SHARED 1 /* 1: they are in shared memory, else in the workspace */
-#define STATE 1600 /* floats of the weights of a work-group */
-#define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
-#define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
+#define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
+#define STATE 1600 /* floats of a work-group's weights */
+#define NEW_1 0.1f /* weight of a new gradient in Adam's mean of gradients */
+#define NEW_2 0.001f /* weight of a new square in Adam's mean of squares */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #endif
 
@@ -25,8 +25,9 @@
 #define STORE_MOMENT4(number, at, value) STORE4(moments + (number) * STATE + (at), value)
 #endif
 
-/* mean / (root of square + EPSILON), in CUDA with a relative error of a few units in the last place
- * instead of half a unit, and with subnormal numbers as 0: a third of the instructions */
+/* mean / (sqrt(square) + EPSILON). CUDA uses approximate instructions, a third as many as exact
+ * arithmetic needs. Their relative error is a few units in the last place instead of half a unit,
+ * and they flush subnormal numbers to 0. */
 #ifdef __CUDACC__
 #define QUOTIENT_BY_ROOT(mean, square) quotient_by_root(mean, square)
 INLINE float quotient_by_root(float mean, float square)
@@ -40,7 +41,7 @@ INLINE float quotient_by_root(float mean, float square)
 #define QUOTIENT_BY_ROOT(mean, square) ((mean) / (sqrt(square) + EPSILON))
 #endif
 
-/* Changes one of four weights by its gradient, summed over samples. */
+/* Updates component c of four weights by its gradient, which is a sum over samples. */
 #define CHANGE(c)                                                                  \
     {                                                                              \
         float change = FMA(decayed, weight4.c, share * gradient.c);                \
@@ -60,7 +61,7 @@ INLINE float quotient_by_root(float mean, float square)
 #define CHANGE_MOMENTS(c)
 #endif
 
-/* Loads or stores `mean` and `square` of the four weights at an offset. */
+/* Loads or stores `mean` and `square` of the four weights at offset `at`. */
 #if MOMENTS == 2
 #define LOAD_MOMENTS(at) mean = MOMENT4(0, at), square = MOMENT4(1, at)
 #define STORE_MOMENTS(at) STORE_MOMENT4(0, at, mean), STORE_MOMENT4(1, at, square)
@@ -78,7 +79,8 @@ INLINE float quotient_by_root(float mean, float square)
 #define MAYBE_UNUSED
 #endif
 
-/* Changes the four weights at an offset, of input i, by `gradient`, `mean` and `square`. */
+/* Updates the four weights of input i at offset `at` from `gradient`, `mean` and `square`. Weight
+ * decay does not apply to biases. */
 #define CHANGE4(l, i, at)                                                          \
     {                                                                              \
         float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;                 \
@@ -91,9 +93,9 @@ INLINE float quotient_by_root(float mean, float square)
         STORE_MOMENTS(at);                                                         \
     }
 
-/* Changes all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT adds the gradient of
- * unit j and input first + i, and of the next three units, to `gradient`. Moments in the workspace
- * are loaded AHEAD at once. */
+/* Updates all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT is code that adds the
+ * gradients of input first + i and units j to j + 3 to `gradient`. A work-item loads the moments of
+ * AHEAD x 4 weights before it updates these weights, which overlaps loads from the workspace. */
 #define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
     ROLLED for (int begin = item; begin < (inputs) * FOURS(UNITS_##l); begin += AHEAD * THREADS) { \
         float4 means[AHEAD], squares[AHEAD];                                       \
@@ -123,8 +125,9 @@ INLINE float quotient_by_root(float mean, float square)
 #define AHEAD 1
 #endif
 
-/* Changes a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units.
- * No barrier follows. AFTER_PRODUCT, which begins with a barrier, may overwrite the inputs. */
+/* Updates a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units.
+ * It does not end with a barrier. AFTER_PRODUCT is code that runs after the inputs have been read
+ * for the last time; if it overwrites them, it begins with a barrier. */
 #define CHANGE_WEIGHTS(l, in, first, inputs, AFTER_PRODUCT)                        \
     {                                                                              \
         HIDE(item);                                                                \
@@ -132,7 +135,7 @@ INLINE float quotient_by_root(float mean, float square)
         const int tiles_i = CEIL_DIV(inputs, tile[0]), tiles_j = CEIL_DIV(UNITS_##l, tile[1]); \
         if (tile[2] > 0) {                                                         \
             float sum[8][8];                                                       \
-            clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
+            clear_tile(sum, tile[0], tile[1]); /* else registers would hold sum all the time */ \
             int t = item % (tiles_i * tiles_j), part = item / (tiles_i * tiles_j); \
             if (part < tile[2])                                                    \
                 gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \

@@ -1,18 +1,19 @@
-/* Products of matrices in the shared memory of one work-group. Each work-item has tiles of at most
- * 8 x 8 results, whose sizes are constants. */
+/* Matrix products in the shared memory of one work-group. A work-item computes tiles of at most
+ * 8 x 8 results. Tile sizes are compile-time constants. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined ROWS
 #define THREADS 128 /* work-items of the work-group */
 #define ROWS 8 /* samples */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of the activation, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of the activation whose result is a */
 #endif
 
 #include "dialect/common.h"
 
-/* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is
- * the same for a multiple n of 4, but at most the last four of `columns` columns. */
+/* COLUMN is the matrix column of a tile's column n: groups of four columns go to the `tiles` tiles
+ * in turn. LOADED_COLUMN is COLUMN for multiples n of 4, clamped to the last group of `columns`
+ * columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \
@@ -20,7 +21,8 @@
 
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
-/* Loops that are not unrolled, or by four, so that registers hold one or four of their steps. */
+/* ROLLED loops are not unrolled, and BY_FOUR loops are unrolled by four. This limits registers to
+ * the values of one or four iterations. */
 #ifdef __CUDACC__
 #define ROLLED UNROLL_BY(1)
 #define BY_FOUR UNROLL_BY(4)
@@ -29,16 +31,17 @@
 #define BY_FOUR
 #endif
 
-/* Hides from the compiler that a variable keeps its value, so that what is computed from it is
- * computed anew, instead of in registers from step to step. */
+/* Makes the compiler assume that a variable changes here. Values that depend on the variable are
+ * then recomputed, and do not occupy registers from step to step. */
 #ifdef __CUDACC__
 #define HIDE(variable) asm volatile("" : "+r"(variable))
 #else
 #define HIDE(variable)
 #endif
 
-/* Number of a tile along samples and across them: eight tiles along samples stand beside one
- * another, so that a warp reads few samples and few columns. */
+/* Index of tile t along the samples (place_along) and along the columns (place_across). Strips of
+ * TALL tiles along the samples are numbered one after another. Within a strip, the index along the
+ * samples varies fastest, so that the tiles of a warp share samples and columns. */
 #define TALL 8
 INLINE int place_along(int t, int tiles_b, int tiles_j)
 {
@@ -69,18 +72,19 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
             sum[m][n] = 0.0f;
 }
 
-/* Offset of sum j of sample b. The columns of sums are divided into slices of `slice` floats a row,
- * which stand one after the other; there is one slice if these are `stride` floats. */
+/* Offset of sum j of sample b. The columns are divided into slices of `slice` columns, and each
+ * slice is contiguous. If `slice` is `stride`, there is one slice. */
 #define SUM_PLACE(b, j, stride, slice)                                             \
     ((slice) == (stride) ? (b) * (stride) + (j)                                    \
                          : (j) / (slice) * (ROWS * (slice)) + (b) * (slice) + (j) % (slice))
 
-/* sums[b][j] = sum of in[b][i] * weights[i][j]. The sum over i is divided into `parts` of `size`
- * floats, which are stored one after the other. With `add` the sums are added to.
+/* sums[b][j] = sum over i of in[b][i] * weights[i][j]. The sum over i is split into `parts` partial
+ * sums, stored in consecutive arrays of `size` floats. If `add` is nonzero, the products are added
+ * to the stored sums.
  *
- * length, stride: floats of a row of `in`, and of a row of `weights`. slice: see SUM_PLACE.
- * fours: number of i, divided by 4. units: number of j.
- * tile_b, tile_j: sizes of a tile; tile_b divides ROWS, and tile_j is a multiple of 4. */
+ * length, stride: row strides of `in` and of `weights`, in floats. slice: see SUM_PLACE.
+ * fours: number of inputs i, divided by 4. units: number of units j.
+ * tile_b, tile_j: samples and units of a tile; tile_b divides ROWS, tile_j is a multiple of 4. */
 INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
                             SHARED_POINTER float *sums, int slice, int size, int fours, int units,
@@ -123,7 +127,7 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
     }
 }
 
-/* Returns four sums of `parts` numbers that are `size` floats apart. */
+/* Returns the sum of `parts` vectors of four floats that are `size` floats apart. */
 INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts)
 {
     float4 sum = SHARED_LOAD4(from);
@@ -145,12 +149,12 @@ INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to
         SHARED_STORE4(to + n, sum_of_parts(from + n, size, parts));
 }
 
-/* Adds to sum[m][n] the sum of in[b][i] * errors[b][j] over every `parts`th sample b from `part`
- * on, where i is column m of tile_i columns, and j column n of tile_j.
+/* sum[m][n] += sum over b of in[b][COLUMN(i, tiles_i, m)] * errors[b][COLUMN(j, tiles_j, n)], for
+ * samples b = part, part + parts, ...
  *
- * length, stride: floats of a row of `in` and of `errors`.
- * inputs, units: numbers of i and of j. i, j: number of the tile along both. tiles_i, tiles_j:
- * numbers of tiles. */
+ * length, stride: row strides of `in` and of `errors`, in floats.
+ * inputs, units: sizes of the gradient. i, j: index of the tile along inputs and along units.
+ * tiles_i, tiles_j: numbers of tiles. tile_i, tile_j: inputs and units of a tile. */
 INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
                           int i, int j, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts,
@@ -168,7 +172,7 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
     }
 }
 
-/* Stores a tile of gradient_tile in rows of `stride` floats. */
+/* Stores the result of gradient_tile in rows of `stride` floats. */
 INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int stride, int inputs,
                                 int units, int i, int j, int tiles_i, int tiles_j, int tile_i,
                                 int tile_j, int parts)
@@ -180,11 +184,12 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
                               MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], sum[m][n + 3]));
 }
 
-/* to[b][i] = slope of in[b][i] * sum of errors[b][j] * weights[i][j], and 0 for i >= units.
+/* to[b][i] = SLOPE(in[b][i]) * sum over j of errors[b][j] * weights[i][j]; 0 for i >= units.
  *
- * stride: floats of a row of `errors` and `weights`. length, to_stride: floats of a row of `in` and
- * of `to`. fours: number of j, divided by 4. inputs: number of i.
- * tile_b, tile_i: sizes of a tile; tile_b divides ROWS. */
+ * stride: row stride of `errors` and of `weights`, in floats. length, to_stride: row strides of
+ * `in` and of `to`. fours: number of units j, divided by 4. inputs: number of inputs i, padding
+ * included. units: number of inputs i without bias and padding.
+ * tile_b, tile_i: samples and inputs of a tile; tile_b divides ROWS. */
 INLINE void backward_product(const SHARED_POINTER float *errors,
                              const SHARED_POINTER float *weights, int stride,
                              const SHARED_POINTER float *in, int length,

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 _SCHEDULERS = 4
 _STEP_CYCLES = 40
-"""Minimum cycles of an iteration of a product's loop, due to the latency of shared memory."""
+"""Minimum cycles per iteration of a product's loop, because of the latency of shared memory."""
 _BARRIER_CYCLES = 60
 _CHANGE_CYCLES = 40
 """Cycles that a warp scheduler needs to update four weights in each work-item of a warp."""
@@ -50,8 +50,8 @@ def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: i
 def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the gradient: `inputs` x `units` sums over `rows` samples.
 
-    `parts` is 0 if no tiles are used, and -1 if the sums are not split and each work-item updates
-    the weights of its own tiles, of which there may be several.
+    `parts` is 0 if no tiles are used. It is -1 if the sums are not split and each work-item updates
+    the weights of one or more tiles.
     """
     changes = -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
     if rows <= _DIRECT_ROWS:
@@ -90,7 +90,7 @@ def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, in
           threads: int, wavefronts: float) -> Tile:
     """Return a tile with its expected cycles.
 
-    depth: iterations of a product's loop, if sums are not split.
+    depth: iterations of a product's loop if sums are not split.
     of_step: multiply-adds per result and iteration.
     wavefronts: shared-memory wavefronts per warp and iteration.
     """

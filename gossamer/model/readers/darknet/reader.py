@@ -21,8 +21,7 @@ from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sect
 from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
 _MOST_CLASSES = 10**5
-"""Maximum number of outputs that are considered as classes, and named if the files have no names.
-"""
+"""Maximum number of outputs that get names such as "class 0" if no file names the classes."""
 
 Anchors = tuple[tuple[float, float], ...]
 
@@ -192,7 +191,7 @@ def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetada
 
 
 def _anchors(section: Section, count: int) -> Anchors:
-    """Return the anchors of a section, or anchors of half a pixel or cell if it lists none."""
+    """Return the anchors of a section; by default, anchors of 0.5 x 0.5 pixels or cells."""
     numbers = section.numbers("anchors") or [0.5] * (2 * count)
     if len(numbers) % 2 or len(numbers) < 2 * count:
         raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "

@@ -50,8 +50,8 @@ def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     """Return a model with sparse tensors made dense.
 
     Sparse tensors are sparse initializers and sparse values of Constant nodes. A model without
-    sparse tensors is returned itself, any other as a copy. Raises ValueError for a damaged sparse
-    tensor, and InputError if the dense tensors are too large.
+    sparse tensors is returned unchanged; any other model is copied. Raises ValueError for a damaged
+    sparse tensor, and InputError if the dense tensors are too large.
 
     file: name of the file, for messages.
     """
@@ -210,8 +210,8 @@ class ConstantFolder:
     reads: for each value, the number of nodes of the file that read it.
     exact: the float64 values of constants, which are float32 in the graph; fold() adds the float64
     values of its results. None if float64 becomes float32.
-    too_large: for each result that is not computed because its size, or the size of a result on
-    which it depends, exceeds the limit: the limit in bytes that would allow the result, by name.
+    too_large: by name, the results that were not computed because of the limit, each with the limit
+    in bytes that it would need. Results that depend on such results are included.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int],
@@ -279,7 +279,7 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> bool:
-        """Compute the last node of a graph, which is element-wise and reads constants.
+        """Compute the last node of a graph, an element-wise node that reads constants.
 
         Returns False if its result would be too large, or if its inputs do not broadcast.
         """

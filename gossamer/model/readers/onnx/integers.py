@@ -133,8 +133,8 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
     else:
         value = value.apply("max", constant(node, low - zero_point, "low"))
         value = value.apply("min", constant(node, high - zero_point, "high"))
-    # The clip may precede the rounding, because its bounds are integers. The rounding must be the
-    # last step, or the value facts of the result would not be known.
+    # The clip may precede the rounding, because its bounds are integers. It must precede the
+    # rounding: value facts state that rounded values are integers only if the values are bounded.
     return Centred(node.emit_expression(value.apply("round"), role), zero_point, dtype)
 
 

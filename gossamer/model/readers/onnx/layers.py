@@ -66,7 +66,7 @@ def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attribut
     flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
     result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
     node.emit("squeeze", [result], axes=(2,))
-    # give the name of the file's node to the layer instead of the last node
+    # the layer, not the last node, gets the name of the file's node
     layer, last = node.graph.nodes[-2:]
     layer.name, last.name = last.name, layer.name
 

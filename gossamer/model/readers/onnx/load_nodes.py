@@ -71,7 +71,7 @@ def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo]
 
 
 class _Loader:
-    """The state of a file's nodes during reading.
+    """Folds and converts the nodes of one file.
 
     parts: collects the nodes for ONNX Runtime; None if it is not installed.
     """

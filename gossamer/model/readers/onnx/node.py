@@ -2,9 +2,9 @@
 
 A quantised value holds integers q of few bits for the numbers (q - zero point) * scale. In
 gossamer's graph, the value is the difference q - zero point in float32, which represents these
-integers exactly. Images can be padded with zeros, since the difference of the zero point is 0. The
-rounding to integers is element-wise arithmetic, which is fused into the epilogue of the preceding
-layer. If a node reads the integers q themselves, they are computed from the float32 value.
+integers exactly. Because 0 represents the zero point, images can be padded with zeros. The rounding
+to integers is element-wise arithmetic, which is fused into the epilogue of the preceding layer. If
+a node reads the integers q themselves, they are computed from the float32 value.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Scaled:
 
     integers: the integers before scaling, minus their zero point.
     scale: float32, an array that broadcasts to the value.
-    array: the integers if they are constant, else None.
+    array: the integers minus their zero point if they are constant, else None.
     """
 
     integers: Centred

@@ -27,8 +27,8 @@ _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains with operators that ONNX Runtime supports."""
 _CAST_OPSET = 17
 """The opset of nodes that are added to a file that uses no operators of ONNX's own domain. All
-supported versions of ONNX Runtime support this opset, but perhaps not the newest one of the onnx
-package."""
+supported versions of ONNX Runtime support this opset, but perhaps not the newest opset of the
+installed onnx."""
 _FLOAT64 = "which is float64; set a precision, such as fp32, to compute it in float32"
 """The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))

@@ -208,7 +208,7 @@ def _concat(node: OnnxNode) -> None:
 
 
 def _averaging(node: OnnxNode, converter: Converter) -> None:
-    """Convert an average.
+    """Convert an average pool.
 
     If the input is integers times a scale, the integers are averaged and then multiplied by the
     scale.

@@ -32,8 +32,8 @@ NO_ZERO = np.zeros((), np.float32)
 _LARGEST = 2.0**24
 """The magnitude up to which float32 represents all integers exactly."""
 _MULTIPLES = (64, 16, 8)
-"""Numbers of input channels that are multiples of these are efficient for kernels; the best first.
-"""
+"""Kernels are efficient if the number of input channels is a multiple of one of these numbers; the
+best number comes first."""
 _UNIT = 2.0**12
 """If there are more than two slices, their sums are each split into a multiple of this unit and a
 remainder. The multiples and the remainders are added separately, so that both totals are exact in
@@ -105,8 +105,8 @@ def _conv(node: OnnxNode) -> None:
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
     """Return a vector with one scale per channel.
 
-    A single scale is repeated for all channels. Otherwise, it would become a number in the kernel's
-    code, and layers of the same shape with different scales could not share a kernel.
+    A single scale is repeated for all channels: a single number would be compiled into the kernel,
+    and layers of the same shape with different scales could not share a kernel.
     """
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 

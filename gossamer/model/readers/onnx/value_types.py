@@ -31,8 +31,8 @@ TYPES: dict[int, str] = {
 _OPEN_SIZE = 256
 """The size that a probe uses for a dimension that the file leaves open."""
 OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions in a second probe: what differs between the probes depends on them.
-"""
+"""The sizes of open dimensions in a second probe. A value that differs between the two probes
+depends on these sizes."""
 
 
 class FileTypes:

@@ -28,8 +28,8 @@ _LEGACY_PROTOCOL = 1001
 _MAX_DIMENSIONS = 32
 """Maximum number of dimensions of a tensor: the limit of NumPy 1."""
 _MAX_EXPANSION = 8
-"""Maximum ratio of the bytes of all tensors to the bytes of the file. It allows for tensors that
-share a storage, which few do."""
+"""Maximum ratio of the bytes of all tensors to the bytes of the file. The ratio may exceed 1,
+because tensors may share a storage."""
 
 _DTYPES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -262,7 +262,7 @@ def _materialise(content: Any, storage_bytes: Callable[[_Storage], bytes],
     tensors = _state_dict(content)
     total = sum(math.prod(t.shape) * t.storage.dtype.itemsize for t in tensors.values())
     if total > _MAX_EXPANSION * file_size:
-        raise MalformedPickle(f"claims {total} bytes of tensors in a file of {file_size}")
+        raise MalformedPickle(f"claims {total} bytes of tensors in a file of {file_size} bytes")
     arrays = {}
     for name, tensor in tensors.items():
         arrays[name] = _array(name, tensor, storage_bytes)

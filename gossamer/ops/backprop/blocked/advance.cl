@@ -1,13 +1,14 @@
-/* Exact blocking by several launches: the first layer between two blocks of samples. Its weights
- * are changed by the updates of the finished block, and multiplied by the samples of the next block
- * (in_turn.cl). The ids of a work-group are (slice of THREADS inputs, tile of UNITS_TILE units,
- * network); a work-item holds the weights of one input in registers. */
+/* Exact blocking by several launches: the first layer between two blocks of samples. The kernel
+ * applies the updates of the finished block to the weights, and multiplies the new weights by the
+ * samples of the next block, which in_turn.cl then trains on. The ids of a work-group are (slice of
+ * THREADS inputs, tile of UNITS_TILE units, network). A work-item updates the weights of one
+ * input. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 128 /* work-items of a work-group */
-/* units of a work-group: 8, because a warp sums the products of 4 samples with 8 units at once */
+/* units of a work-group: 8, so that the 4 x 8 sums of a warp are one for each lane to add up */
 #define UNITS_TILE 8
-#define BLOCK 32 /* largest number of samples of a block */
+#define BLOCK 32 /* maximum number of samples of a block */
 #endif
 
 #include "dialect/common.h"
