@@ -94,7 +94,7 @@ def carry(problem: BackpropProblem, device: Device) -> Launch:
 
 
 class _UpdateLaunches:
-    """Factory of the launches of updates.
+    """Factory of the launches of an update.
 
     The workspace holds the outputs of all units for all samples of a batch, followed by the units'
     errors for these samples.

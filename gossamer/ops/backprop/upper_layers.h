@@ -1,10 +1,10 @@
-/* All of a network except the weights of its first layer, in the shared memory of one work-group:
- * the outputs of the units for a sample, their errors, and the changes of weights and biases.
+/* All of a network except its first layer's weights, in the shared memory of one work-group. The
+ * functions compute the units' outputs and errors for a sample, and change weights and biases.
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
- * input by input. A sample's outputs, its errors and the weights of an input are padded with zeros
- * to multiples of 4. One more float makes the length of a row of weights odd, so that work-items
- * read along and across rows without bank conflicts. */
+ * input by input: a row has the weights of one input. A sample's outputs, its errors and the rows
+ * of weights are padded with zeros to multiples of 4. One more float makes the length of a row odd,
+ * so that work-items access the weights along and across rows without bank conflicts. */
 
 #pragma once
 
@@ -29,7 +29,7 @@
 #define EXPONENTIAL_AT 124 /* offset of the softmax's exponentials, in floats */
 #define PARTIAL_AT 136 /* offset of partial sums, in floats */
 #define BIAS_AT 264 /* offset of the biases, in floats */
-#define UPPER_VELOCITY 416 /* floats from a weight to its velocity */
+#define UPPER_VELOCITY 416 /* offset from a weight to its velocity, in floats */
 #define THREADS 128 /* work-items of the work-group */
 /* 1: no layer has more than 32 units, so that one warp does the work of the upper layers, and the
  * other warps wait for this warp once */
@@ -136,9 +136,9 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
     }
 }
 
-/* Stores the output of unit j of layer l for sample b of the batch, and in the last layer also the
- * unit's error and term of the loss. z: the unit's sum. buffer: which of the two buffers of targets
- * has the sample's targets. */
+/* Stores the output of unit j of layer l for sample b of the batch. In the last layer, also stores
+ * the unit's error and term of the loss. z: the unit's sum. buffer: index of the buffer, 0 or 1,
+ * with the sample's targets. */
 INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
@@ -154,8 +154,8 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
 }
 
 /* Computes the outputs and errors of the upper layers, and the errors of the first layer's units,
- * from the outputs of the first layer's units. A barrier precedes each step: of the first warp
- * alone where NARROW is 1, otherwise of the work-group. The caller puts a barrier of the work-group
+ * from the outputs of the first layer's units. Each step begins with a barrier, of the first warp
+ * alone if NARROW is 1, else of the work-group. The caller must place a barrier of the work-group
  * after the call. */
 INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {

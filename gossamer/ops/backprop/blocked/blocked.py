@@ -1,6 +1,7 @@
-"""Back-propagation by exact blocking: online training, the first layer in blocks of samples.
+"""Online back-propagation by exact blocking.
 
-This module contains the algorithm, and the configs with two launches per block (in_turn.cl and
+The first layer is computed for a block of samples at once, the other layers sample by sample. This
+module contains the algorithm, and the configs with two launches per block (in_turn.cl and
 advance.cl). The configs with one work-group per network are in pipeline.py.
 """
 
@@ -136,8 +137,10 @@ class _Memory:
     """The arrays in the workspace, as kernel arguments.
 
     samples: the inner products of samples.
-    sums: partial sums of the first layer's units over each slice of the inputs, for one block.
-    deltas: changes of the first layer's weights for an input of 1, for one block.
+    sums: for each sample of a block, first-layer unit and slice of the inputs, the partial sum of
+    the unit over the slice.
+    deltas: for each sample of a block and first-layer unit, the change of a weight whose input
+    is 1.
     sum_count: number of partial sums.
     nbytes: bytes of the workspace.
     """
@@ -154,7 +157,7 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """The shared memory of in_turn.cl: upper layers, and sums and coefficients of a block."""
+    """The shared memory of in_turn.cl: the upper layers, and a block's sums and coefficients."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]
