@@ -247,8 +247,8 @@ def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray
     """Count for each output the products that are -1, (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
-    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in
-    the first a bit is 1 where an input is not 0, in the second where an input is 1.
+    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays. In
+    the first, a bit is 1 if the input is not 0; in the second, a bit is 1 if the input is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None

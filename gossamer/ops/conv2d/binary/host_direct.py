@@ -78,7 +78,7 @@ def expected_us(problem: Conv2dProblem, device: Device) -> float:
 
 
 def refusal(layer: BinaryLayer) -> str | None:
-    """Return why generated code cannot compute a layer, or None."""
+    """Return why generated code cannot compute a layer; None if it can."""
     from gossamer.device.native.code import unsupported
 
     problem = layer.convolution
@@ -115,7 +115,7 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 
 
 class Work(NamedTuple):
-    """Sizes and arguments of the calls of generated code that compute a layer.
+    """Sizes and arguments for calling a layer's generated code.
 
     images: number of images of the layer. tasks: number of tasks per image.
     scratch: bytes of the padded or packed copy of an image.
@@ -221,8 +221,8 @@ class Work(NamedTuple):
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct initial accumulators, and for each pixel the index of its row.
 
-    The accumulators are (count, M), with channels as columns.
-    Pixels whose windows extend equally far beyond the image have equal accumulators.
+    The accumulators are (count, M). Pixels whose windows extend equally far beyond the image share
+    a row.
     """
     first, kinds = [], []
     for axis, size in enumerate(base.shape[1:]):

@@ -31,7 +31,7 @@ class Shape:
     stride: rows and columns. steps: number of words of a window, in each plane.
     channels: output channels. image: rows and columns of the output.
     channels_last: whether the channels of a pixel are contiguous.
-    kinds: kinds of the epilogue's operands. expression: the epilogue.
+    kinds: for each operand of the epilogue, "channel" or "tensor". expression: the epilogue.
     has_thresholds: whether a comparison with thresholds replaces the epilogue.
     writes_floats: whether floats are written. out_planes: bits per value of the packed output; 0 if
     there is none.
@@ -267,8 +267,8 @@ class _Signs:
     def _planes(self, values: Any, planes: int) -> list[Any]:
         """Return the bits of floats as vectors of booleans, one vector for each plane.
 
-        The last vector says which floats are above 0. With two planes, the first says which floats
-        are not 0.
+        The last vector is true for floats above 0. With two planes, the first vector is true for
+        floats that are not 0.
         """
         zero = ir.Constant(values.type, [0.0] * values.type.count)
         b = self.code.builder

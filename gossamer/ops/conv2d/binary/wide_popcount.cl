@@ -1,7 +1,7 @@
 /* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
  * LANES = 8 * VECTORS output channels the work-item counts the pairs of an input and a weight whose
- * signs differ. A vector has a 64-bit word of each of eight output channels. One word of the input
- * at a time is broadcast to a vector. Nothing is staged in shared memory.
+ * signs differ. A vector holds one 64-bit word of weights for each of eight output channels. The
+ * words of the input are broadcast to vectors one by one. Nothing is staged in shared memory.
  *
  * panels: the signs of the weights. The output channels of a group are divided into blocks of
  * LANES. Each block has a panel: for each tap and each word of input channels, one word for each
@@ -72,7 +72,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* the last groups may find fewer than group_words words left in the input */
+    /* for the last groups, the input may have fewer than group_words words left */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;

@@ -20,7 +20,7 @@
 #define SUMS (TILE_C / 2)
 
 /* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256 bits.
- * The numbers of ones are added to sums; where `adds` is 0 they replace the sums. Of each 8
+ * The numbers of ones are added to sums; if `adds` is 0, they replace the sums. Of each 8
  * channels a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
  * and lane / 4 + 8 of its warp's 16 pixels. */
 INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
