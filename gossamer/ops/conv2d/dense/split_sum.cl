@@ -1,4 +1,4 @@
-/* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
+/* Adds up the sums of work-groups that share the K range of a product, and applies the epilogue.
  * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
  * begins at y_first, and a pixel has y_channels channels in memory, which may include channels of
  * other tensors. */

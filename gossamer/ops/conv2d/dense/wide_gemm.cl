@@ -18,7 +18,7 @@
 #define IN_NHWC 1 /* 1 where x is NHWC, 0 where it is NCHW */
 /* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
 #define OUT_NHWC 1
-/* 4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+/* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
 #define OUT_VECTOR 1
 #endif
 
