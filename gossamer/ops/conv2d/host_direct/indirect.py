@@ -1,7 +1,7 @@
 """Convolution on CPUs in NHWC, with vectors along the output channels.
 
 LLVM compiles the code. The method is that of M. Dukhan, "The Indirect Convolution Algorithm"
-(2019): a table has the addresses of the pixels under each window, so no image is copied or padded.
+(2019): a table lists the offsets of the pixels under each window, so no image is copied or padded.
 The vectors are full even for small images, because they run over channels, which are contiguous in
 memory.
 """

@@ -38,8 +38,8 @@ class Views:
     beyond: for each of these first rows, how many rows past a tile's height are read.
     height: number of rows of the largest tile. row: number of floats of a row of a view.
     further: number of vectors of a row after those of the tile, which taps of later columns read.
-    step: distance in floats between two positions that a table can specify; 0 if the input itself
-    is read and a position is the index of a channel.
+    step: distance in floats between neighbouring positions of a table; 0 if the input itself is
+    read, in which case a position is the index of a channel.
     """
 
     copies: tuple[tuple[int, int], ...]
