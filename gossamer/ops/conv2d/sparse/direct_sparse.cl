@@ -54,8 +54,8 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
  * together are the index of the image; _Points in direct_sparse.py divides it between them.
  *
  * plane: points of one outer index. row: points of one line. inner, as a parameter: points of one
- * place. x_outer, ..., y_inner: the elements by which a step along an index moves the window in x
- * and the result in y. */
+ * place. x_outer, ..., y_inner: the strides of the window in x and of the result in y along each
+ * index, in elements. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \

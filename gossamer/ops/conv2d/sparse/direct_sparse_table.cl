@@ -12,8 +12,8 @@
  * Output points are counted over (lines, places, images): lines are rows of output pixels, and
  * places are positions along a line. plane: index of a plane; here a plane is one image, or all
  * images where images are innermost. With LINEAR a line has as many places as an input line. Places
- * past the last output of a line are then computed and not stored, and the number of a point is
- * also the start of its window. Without LINEAR the start of every point's window is computed. */
+ * past the last output of a line are computed, but not stored, and the index of a point is also the
+ * offset of its window. Without LINEAR the start of every point's window is computed. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
