@@ -92,7 +92,7 @@ class _Call:
 class Im2colCublas(Algorithm):
     """Product of the weights and the gathered im2col matrix by cuBLAS.
 
-    cuBLAS applies the epilogue if it supports the epilogue; otherwise a separate kernel does.
+    cuBLAS applies the epilogues that it supports; a separate kernel applies the others.
     """
 
     op = "conv2d"
