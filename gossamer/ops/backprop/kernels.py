@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "linear": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
-"""For each activation a = f(z): f as a C expression of z, and its derivative as one of a."""
+"""For each activation a = f(z): C expressions of f, in terms of z, and of f', in terms of a."""
 
 X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
 """Indices of a problem's inputs."""

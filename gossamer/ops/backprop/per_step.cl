@@ -25,9 +25,9 @@
 #define LOG_BETA_2 -0.0010005f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -229,8 +229,7 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the number of a call's updates to each network's last parameter, which counts them for Adam.
- */
+/* Adds a call's number of updates to Adam's count, the last parameter of each network. */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {

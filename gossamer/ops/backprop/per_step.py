@@ -31,7 +31,8 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Maximum number of launches per call, because Python records or queues them one by one."""
+"""Maximum number of launches per call. Python records or queues launches one by one, which takes
+time."""
 
 
 class PerStep(KernelBackprop):

@@ -1,8 +1,9 @@
-/* All of a network except its first layer's weights, in the shared memory of one work-group. The
- * functions compute the units' outputs and errors for a sample, and change weights and biases.
+/* The upper layers of a network and the biases of its first layer, in the shared memory of one
+ * work-group. The functions compute the units' outputs and errors for a sample, and change weights
+ * and biases.
  *
- * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
- * input by input: a row has the weights of one input. A sample's outputs, its errors and the rows
+ * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers l >= 1 are stored input
+ * by input: a row has the weights of one input. A sample's outputs, its errors and the rows
  * of weights are padded with zeros to multiples of 4. One more float makes the length of a row odd,
  * so that work-items access the weights along and across rows without bank conflicts. */
 
@@ -16,7 +17,7 @@
 #define BATCH 1 /* samples of an update */
 #define VELOCITY 0 /* 1: momentum is used */
 #define UNIT_AT 0, 32 /* for each layer the offset of its units among the units of a sample */
-/* for each layer from 1 on the offset of its weights in shared memory, in floats */
+/* for each layer l >= 1 the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
 /* for each layer the offset of its parameters among the network's parameters, then the number of
  * parameters of the network */
@@ -35,9 +36,9 @@
  * other warps wait for this warp once */
 #define NARROW 1
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -62,7 +63,8 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
-/* The work-items that fetch the next sample: those without work in the upper layers, if any. */
+/* Whether a work-item fetches the next sample. If some warps have no work in the upper layers, only
+ * these warps fetch. */
 #define IS_FETCHER (item >= FIRST_FETCHER)
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)

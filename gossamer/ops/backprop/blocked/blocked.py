@@ -1,8 +1,9 @@
 """Online back-propagation by exact blocking.
 
-The first layer is computed for a block of samples at once, the other layers sample by sample. This
-module contains the algorithm, and the configs with two launches per block (in_turn.cl and
-advance.cl). The configs with one work-group per network are in pipeline.py.
+The first layer's weights are updated and multiplied for a whole block of samples at once. The other
+layers are trained sample by sample. This module contains the algorithm, and the configs with two
+launches per block (in_turn.cl and advance.cl). The configs with one work-group per network are in
+pipeline.py.
 """
 
 from __future__ import annotations

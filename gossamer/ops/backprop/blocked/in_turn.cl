@@ -1,7 +1,7 @@
-/* Exact blocking by several launches: one work-group per network trains on the samples of a block,
- * one after the other. Let W be the first layer's weights before the block. advance.cl has computed
- * the products W x_s for the samples s of the block. The sums of the first layer's units for
- * sample s, without biases, are
+/* The second launch of exact blocking by two launches per block: one work-group per network trains
+ * on the samples of the block, one after the other. Let W be the first layer's weights before the
+ * block. The first launch (advance.cl) has computed the products W x_s for the samples s of the
+ * block. The sums of the first layer's units for sample s, without biases, are
  *     W x_s + sum over the block's samples r < s of (x_r . x_s) delta_r
  * where delta_r[j] is the amount by which the update after sample r changes a weight of unit j
  * whose input is 1. As soon as delta_r is known, (x_r . x_s) delta_r is added to the sums of all
@@ -19,7 +19,7 @@
 #define TILE 64 /* samples of a work-group of gram.cl */
 #define SLICES 1 /* slices of the inputs; advance.cl has computed partial products for each slice */
 #define SUM_AT 1024 /* offset in shared memory, in floats, of the block's sums */
-#define COEFFICIENT_AT 2048 /* offset of inner products of three samples, in floats */
+#define COEFFICIENT_AT 2048 /* offset of three samples' inner products with later ones, in floats */
 #define POWER_AT 2144 /* offset of the powers of the decay factor, in floats */
 #define FLOATS 2208 /* floats of shared memory */
 #endif

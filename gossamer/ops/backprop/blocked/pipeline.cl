@@ -4,8 +4,8 @@
  * A row of weights contains the weights from one input to all hidden units. The inputs are assigned
  * to the matmul warps in sectors of 8, so that each warp has an equal share of any part of a
  * picture. A warp lists its inputs that are nonzero in at least one sample of a block, with their
- * values, and reads only the rows of these inputs. It consists of ROWS groups of LANES work-items,
- * and each work-item of a group has PER_ITEM weights of a row. To change weights, the groups
+ * values, and reads only the rows of these inputs. A warp has ROWS groups of LANES work-items, and
+ * each work-item of a group has PER_ITEM weights of a row. To change weights, the groups
  * process different rows. To multiply weights, each group processes all rows for GROUP_SAMPLES
  * samples of the block.
  *
@@ -124,7 +124,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     int value[QUADS][4][BLOCK];
     Fetched fetched;
 
-    /* inputs, inner products and targets of the next block are fetched early */
+    /* inputs, inner products and targets of the next block are fetched early, to hide latency */
     UNROLL for (int s = 0; s < BLOCK; s++)
         UNROLL for (int q = 0; q < QUADS; q++) {
 #if INPUTS % 4 == 0
@@ -206,7 +206,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps: the values are 0, the row of weights has no input */
+    /* the list is padded to whole steps by values of 0 and a row of weights without an input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)

@@ -1,6 +1,6 @@
 /* Exact blocking in one work-group per network: the code that pipeline.cl and pipeline_mma.cu
- * share. It makes the records, starts the kernels, and loops over the blocks. The two kernels
- * differ in how they hold the first layer's weights.
+ * share. This code makes the records (see sequential_core.h), starts the kernels, and loops over
+ * the blocks. The two kernels differ in how they hold the first layer's weights.
  *
  * While the first warp trains on the BLOCK samples of a block (sequential_core.h), the matmul warps
  * change the first layer's weights by the updates of the previous block, and multiply the weights
@@ -152,16 +152,16 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
         run_sequential_core(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &core, item, \
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
-/* Loops over the blocks. The matmul warps work one block ahead and one block behind, so the loop
- * starts before the first block and ends behind the last. In CUDA each role has its own loop, so
- * that its warps need no registers for other roles. */
+/* Loops over the blocks. The matmul warps multiply weights one block ahead and change them one
+ * block behind, so the loop starts before the first block and ends behind the last. In CUDA each
+ * role has its own loop, so that its warps need no registers for other roles. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \
         PART_BARRIER(2, THREADS);                                                            \
     }
-/* The loop of the first warp. Where weights do not decay, `keep` is the constant 1, so that the
- * compiler leaves out the multiplications by `keep`. */
+/* The loop of the first warp. Without weight decay, `keep` is the constant 1, so that the compiler
+ * leaves out the multiplications by `keep`. */
 #define FIRST_WARP_LOOP                                                                     \
     {                                                                                       \
         SequentialCore core;                                                                \

@@ -258,8 +258,8 @@ MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), 
                  PipelineMma(160, 0))
 """The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
 which groups of inputs are assigned round-robin. A row of a picture has 3.5 groups if it has 28
-pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so that
-each warp gets an equal share of any part of the picture."""
+pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so each
+warp gets an equal share of any part of the picture."""
 
 
 class _MmaLayout(_Layout):

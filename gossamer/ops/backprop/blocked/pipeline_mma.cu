@@ -3,7 +3,7 @@
  * its products on tensor cores.
  *
  * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
- * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES times 16) and
+ * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES * 16 rows) and
  * inputs as columns. The changes by the 8 samples of a block are a matrix product, (units x
  * samples) times (samples x inputs), whose accumulator has the same layout. The same registers are
  * also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t and 2 t + 1
@@ -21,8 +21,8 @@
  * Warp 4 makes the records, and with APART so do warps 8, 12, ... These warps are in the first
  * warp's sub-partition of the multiprocessor, and their little work hardly delays the first warp.
  *
- * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
- * pipeline.h has further macros; BLOCK is 8. */
+ * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
+ * shared memory. pipeline.h has further macros; BLOCK is 8. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define APART 0 /* 1: warps 8, 12, ... make the records as well */

@@ -27,22 +27,22 @@
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
 #include "dialect/common.h"
 
 #ifdef POCL_DEVICE_ADDRESS_BITS
-/* PoCL takes four times as long to build the unrolled loops */
+/* with unrolled loops, PoCL takes four times as long to build the kernels */
 #undef UNROLL
 #define UNROLL
 #endif
 
-/* SPLIT work-items share the weights of an output, and each has PORTION weights. SPLIT can be
- * larger in CUDA, where the work-items exchange partial sums without shared memory.
+/* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA, SPLIT can
+ * be larger than PARTS, because the work-items exchange partial sums without shared memory.
  *
  * KEEP_IN_REGISTER makes the compiler keep a number in a register. An address computed from this
  * number stays in a register, too. Without it, the compiler would read the start of shared memory
@@ -100,8 +100,8 @@ typedef struct {
      * and the factor of the weight decay */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
-    int output, part; /* the output, and which part of its weights */
-    int origin; /* 0, in a register (KEEP_IN_REGISTER), as a part of addresses in shared memory */
+    int output, part; /* the indices of the output and of the part of the output's weights */
+    int origin; /* 0; it is added to addresses, to keep them in registers (KEEP_IN_REGISTER) */
 } SequentialCore;
 
 /* True if the last part's weight j is beyond the padded hidden units. */
@@ -121,7 +121,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PORTION : 0;
-    /* of the present sample: the sums of the hidden units, and the output's inputs and target */
+    /* of the current sample: the sums of the hidden units, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PORTION], target = 0.0f;
 
 /* RECORD_BASE of a hidden unit; work-items without a hidden unit read the last one. */
