@@ -33,14 +33,17 @@ _BITS = 64
 _CHUNK = 64
 """Maximum number of pixel tiles that a task computes."""
 _MOST_PIXELS = 2**24
-"""Maximum number of output pixels of an image. The code reads a table that lists, for each of these
-pixels, the row of its initial accumulators."""
+"""Maximum number of output pixels of an image, which bounds a table with an entry for each pixel:
+the row of its initial accumulators."""
 _WORDS_PER_MICROSECOND = 4000.0
 """64-bit words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
 
 class PopcountCode(GeneratedCode):
-    """A binary layer computed by generated code; its state's `data` is a `Work`."""
+    """Base of algorithms that compute a binary layer by generated code.
+
+    The `data` of their states is a `Work`.
+    """
 
     name = "host_direct_popcount"
     exact = True

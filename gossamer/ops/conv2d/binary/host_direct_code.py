@@ -97,7 +97,7 @@ class Tile:
 
 ARGUMENTS = ("input", "last", "first", "outside", "offsets", "panels", "borders", "base", "lower",
              "upper", "falls", "alphas")
-"""The first arguments; the addresses of the epilogue's operands follow."""
+"""Names of the first arguments; the addresses of the epilogue's operands follow."""
 
 
 def signs(shape: Shape, tile: Tile, chunk: int) -> str:
@@ -162,8 +162,8 @@ class _Signs:
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
         """Emit the loop over the tiles of a task.
 
-        channels: number of the block's channels that the output has; 0 for a block beyond the last
-        channel, which only fills a word of bits with zeros.
+        channels: number of the block's channels that exist in the output; 0 for a block beyond the
+        last channel, which only fills a word of bits with zeros.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -387,7 +387,7 @@ class _Signs:
             self.code.module, ir.FunctionType(kind, [kind]), name)
 
     def _of_bytes(self, counts: Any) -> Any:
-        """Add the bytes of each word."""
+        """Add up the counts in the bytes of each word."""
         b, lanes = self.code.builder, self.tile.lanes
         words = b.bitcast(counts, self.words)
 

@@ -10,7 +10,7 @@
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
  * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define MASKED 0 /* 1: words have channels of several groups */

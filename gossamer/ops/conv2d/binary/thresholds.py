@@ -62,7 +62,7 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""The most recently used thresholds, because several device tables contain the same ones."""
+"""Cache of thresholds, because several tables on a device are computed from the same thresholds."""
 
 
 def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:

@@ -15,15 +15,15 @@
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
  * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
-#define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
-#define THRESHOLDS 1 /* 1 where integer thresholds replace the epilogue */
-#define MASKED 0 /* 1 where words have channels of several groups */
-/* 1 where pixels outside of the image are zeros, and inputs have one plane: products with these
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
+#define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
+#define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
+#define MASKED 0 /* 1: words have channels of several groups */
+/* 1: pixels outside of the image are zeros, inputs have one plane, and products with these
  * pixels are not counted */
 #define SKIP_OUTSIDE 0
 #define OUT_HALVES 2 /* 32-bit parts of a word of the output */
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 0
 #endif
 

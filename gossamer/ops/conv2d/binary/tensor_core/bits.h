@@ -1,7 +1,7 @@
 /* Loads inputs to shared memory and registers, for the kernels on bit tensor cores. results.h
  * computes outputs from sums.
  *
- * Tensor cores multiply bits: the product of two bits is 1 where both bits are 1. A step is 256
+ * Tensor cores multiply bits: the product of two bits is 1 if both bits are 1. A step is 256
  * bits of an inner product, or WORDS words of a pixel's window. With inputs of one bit, where a bit
  * 1 stands for 1 and a bit 0 for -1, the sum for a pixel and a channel is
  *
@@ -105,9 +105,9 @@ INLINE int counted_in(const Operand &operand)
 }
 
 /* Loads a lane's bits of a pixel's step. words: address of the pixel's word in line `lane % 4` of
- * the step (each line has one word of every pixel). With words of 64 bits a lane's part is the two
- * halves of one word. With words of 32 bits a lane's part is two words; the second word lies four
- * lines after the first one. */
+ * the step (each line has one word of every pixel). With words of 64 bits, a lane has the two
+ * halves of one word. With words of 32 bits, a lane has two words; the second word is four lines
+ * after the first one. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

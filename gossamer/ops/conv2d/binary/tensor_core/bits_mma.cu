@@ -15,7 +15,7 @@
 #define TILES_P 1 /* tiles of 16 pixels of a warp */
 #define TILES_C 4 /* tiles of 8 channels of a warp */
 #define STAGES 3 /* buffers in shared memory, each for the operands of a phase */
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #endif
 
 #include "dialect/common.h"

@@ -18,7 +18,7 @@
 #define WARPGROUPS 2 /* warpgroups that multiply */
 #define COPIERS 1 /* 1: two additional warps per warpgroup do nothing but copy */
 #define STAGES 3 /* buffers in shared memory for the inputs of a warpgroup */
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #define HALO 0 /* 1: a stage holds all inputs of a tile (halo.h), which needs COPIERS */
 #endif
 

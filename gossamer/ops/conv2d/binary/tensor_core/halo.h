@@ -1,5 +1,5 @@
-/* Halos for bits_wgmma.cu: the input pixels under the windows of a tile of output pixels, which are
- * copied once for all taps.
+/* Halos for bits_wgmma.cu. A halo is the input pixels under the windows of a tile of output pixels.
+ * It is copied once for all taps.
  *
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. For each word of a

@@ -4,7 +4,7 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined OUTPUT_PLANES
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
