@@ -37,7 +37,7 @@
 #define VECTOR 1
 /* 1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring k */
 #define PIXELS_FIRST 1
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 0
 /* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
 #define OUT_VECTOR 1

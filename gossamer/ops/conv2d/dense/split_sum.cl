@@ -6,7 +6,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SPLIT_K 2 /* number of splits */
 #define HALVES 1 /* 1: y and the epilogue's tensor operands are 16-bit floats */
-#define OUT_NHWC 0 /* 1 where y is NHWC, 0 where it is NCHW */
+#define OUT_NHWC 0 /* 1 if y is NHWC, 0 if it is NCHW */
 #endif
 
 #include "dialect/common.h"

@@ -15,8 +15,8 @@
 #define PIXELS 6 /* output pixels of a work-item */
 #define VECTORS 2 /* vectors of 16 output channels of a work-item */
 #define HALVES 1 /* 1: x, y, zeros and the epilogue's tensor operands are 16-bit floats */
-#define IN_NHWC 1 /* 1 where x is NHWC, 0 where it is NCHW */
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+#define IN_NHWC 1 /* 1 if x is NHWC, 0 if it is NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 1
 /* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
 #define OUT_VECTOR 1

@@ -18,7 +18,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: TF32 */
 #define ROWS 4 /* rows of outputs of a warp */
-#define STRIPS 2 /* strips of ROWS rows of a tile */
+#define STRIPS 2 /* strips of ROWS rows in a tile */
 #define COLUMNS 14 /* columns of outputs of a tile */
 #define UNITS 4 /* units of a work-group */
 #define STAGES 2 /* tiles in shared memory: 2 if a work-group computes several tiles, else 1 */

@@ -11,8 +11,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 _MOST_VECTORS = 14
 """Maximum number of vectors of a tile; their sums are kept in registers."""
 _OTHERS = 2
-"""Number of registers for values other than the sums, and other than one weight for each output
-channel of a tile."""
+"""Number of registers for values other than sums and weights. A tile needs one more register for
+each of its output channels, which holds a weight."""
 _MOST_PIXELS = 8
 """Maximum number of pixels of a tile whose vectors run along output channels; the addresses of its
 pixels are kept in registers."""

@@ -191,7 +191,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* an empty statement: for the compiler, start and stop are first used here, so
+                /* for the compiler, this empty statement is the first use of start and stop, so
                  * that the loads above do not wait for them */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
