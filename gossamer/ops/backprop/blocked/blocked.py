@@ -79,7 +79,8 @@ class InTurn:
         if 2 * blocks > MOST_LAUNCHES:
             return f"needs {2 * blocks} launches per call, at most {MOST_LAUNCHES} are allowed"
         if max(problem.networks, -(-units // _UNITS_TILE)) > _LARGEST_GRID:
-            return f"supports at most {_LARGEST_GRID} networks, and as many tiles of units"
+            return (f"supports at most {_LARGEST_GRID} networks and {_LARGEST_GRID * _UNITS_TILE} "
+                    "units in the first layer")
         if (sums := _Memory(problem, self).sum_count) >= 2**31:
             return f"needs {sums} sums per block, too many for 32-bit indices"
         if self.threads > device.limits.work_group_size:
