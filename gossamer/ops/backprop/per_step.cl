@@ -2,7 +2,7 @@
  * compute the outputs of every layer (kernels 9 and 10 of the publication) and the errors of every
  * hidden layer (11), and change every layer's weights and biases (12 and 13).
  *
- * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
+ * `units` holds the outputs of all units except the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
  * (unit or block of THREADS units, sample of the batch, network).
  *

@@ -139,8 +139,10 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
 }
 
 /* Stores the output of unit j of layer l for sample b of the batch. In the last layer, also stores
- * the unit's error and term of the loss. z: the unit's sum. buffer: index of the buffer, 0 or 1,
- * with the sample's targets. */
+ * the unit's error and term of the loss.
+ *
+ * z: the unit's sum.
+ * buffer: index of the buffer, 0 or 1, with the sample's targets. */
 INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;

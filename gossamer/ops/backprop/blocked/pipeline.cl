@@ -82,10 +82,13 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
- * four inputs. valid: for each group, a mask of 32 ones if the network has the group, else 0.
- * next_row: the row in the data of a later sample. source: see fetch_records. listed_before,
- * listed: lengths of the warp's lists for the previous block and for the current one. */
+/* The registers of a work-item of a matmul warp.
+ *
+ * quad: the indices of the work-item's groups of four inputs.
+ * valid: for each group, a mask of 32 ones if the network has the group, else 0.
+ * next_row: the row in the data of a later sample.
+ * source: see fetch_records.
+ * listed_before, listed: lengths of the warp's lists for the previous and for the current block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;

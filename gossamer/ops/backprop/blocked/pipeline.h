@@ -38,10 +38,14 @@
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* The training of one network on `count` samples. start: index of the first sample in `order` and
- * `losses`, which contain the samples of all networks. start_tile: index of the first sample's tile
- * in `same` (see gram.cl), which contains the tiles of all networks. rate: learning rate. keep:
- * factor of the weight decay for one sample. */
+/* The training of one network on `count` samples.
+ *
+ * start: index of the first sample in `order` and `losses`, which contain the samples of all
+ * networks.
+ * start_tile: index of the first sample's tile in `same` (see gram.cl), which contains the tiles of
+ * all networks.
+ * rate: learning rate.
+ * keep: factor of the weight decay for one sample. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;
@@ -55,10 +59,13 @@ typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
-/* Fetches inner products and targets of the block that begins with sample `next`. data_row: the row
- * in the data of each sample of the block; missing samples have the last sample's row. source: the
- * network whose inner products are fetched, which is 0 if network 0 has the same samples in the
- * same order. record_item: index of this work-item among those that make records. */
+/* Fetches inner products and targets of the block that begins with sample `next`.
+ *
+ * data_row: the row in the data of each sample of the block; missing samples have the last sample's
+ * row.
+ * source: the network whose inner products are fetched, which is 0 if network 0 has the same
+ * samples in the same order.
+ * record_item: index of this work-item among those that make records. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
 {

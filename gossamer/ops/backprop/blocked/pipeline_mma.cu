@@ -89,7 +89,9 @@ INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* The inputs of a block. rows: the offset in shared memory of the first matmul warp's inputs.
+/* The inputs of a block.
+ *
+ * rows: the offset in shared memory of the first matmul warp's inputs.
  * active: for each group of this warp, a bit that is set if one of the group's inputs is nonzero;
  * and INEXACT if TF32 cannot represent one of the warp's inputs. */
 struct Inputs {
@@ -230,8 +232,11 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
         }
 }
 
-/* Loops over this work-item's weights. exists: whether the network has the weight. first: the
- * offset, among the network's parameters, of the first weight of unit j that this work-item holds.
+/* Loops over this work-item's weights.
+ *
+ * exists: whether the network has the weight.
+ * first: the offset, among the network's parameters, of the first weight of unit j that this
+ * work-item holds.
  * input_offset: the offset of the weight from `first`. */
 #define FOR_EACH_WEIGHT(BODY)                                                                      \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                                          \

@@ -107,13 +107,17 @@ typedef struct {
 /* True if the last part's weight j is beyond the padded hidden units. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
-/* Trains on the samples of a block. record: the record of the first sample. count: number of
- * samples, at least one. rate: learning rate. keep: factor of the weight decay for one sample.
+/* Trains on the samples of a block.
  *
  * The time is the sum of the samples' latencies. While the warp waits, it therefore does work that
  * the next result does not need: it changes `to_output` while the errors are exchanged, `to_hidden`
  * during the next activation, and `pending` while the outputs of the hidden units are exchanged.
- * Reads from shared memory on the critical path come first. */
+ * Reads from shared memory on the critical path come first.
+ *
+ * record: the record of the first sample.
+ * count: number of samples, at least one.
+ * rate: learning rate.
+ * keep: factor of the weight decay for one sample. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)
 {

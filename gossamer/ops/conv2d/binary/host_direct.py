@@ -120,11 +120,16 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 class Work(NamedTuple):
     """Sizes and arguments for calling a layer's generated code.
 
-    images: number of images of the layer. tasks: number of tasks per image.
+    code: the function.
+    threads: number of threads.
+    images: number of images of the layer.
+    tasks: number of tasks per image.
     scratch: bytes of the padded or packed copy of an image.
-    fixed: the arguments that are the same in every call. operands: for each operand of the
-    epilogue the address of its constant, or None for a run-time input.
-    source: bytes of an image of the input. target: bytes of an image of a float32 output.
+    fixed: the arguments that are the same in every call.
+    operands: for each operand of the epilogue the address of its constant, or None for a run-time
+    input.
+    source: bytes of an image of the input.
+    target: bytes of an image of a float32 output.
     packed: bytes of an image of the packed output, 0 if there is none.
     arrays: the arrays whose addresses are arguments, kept alive here.
     """

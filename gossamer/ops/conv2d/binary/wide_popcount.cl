@@ -5,9 +5,10 @@
  *
  * panels: the signs of the weights. The output channels of a group are divided into blocks of
  * LANES. Each block has a panel: for each tap and each word of input channels, one word for each
- * output channel of the block. masks: for each group, words whose bits are 1 for the group's
- * channels. outside: the words that are read in place of pixels outside of the image. plane: number
- * of output pixels of an image. */
+ * output channel of the block.
+ * masks: for each group, words whose bits are 1 for the group's channels.
+ * outside: the words that are read in place of pixels outside of the image.
+ * plane: number of output pixels of an image. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */

@@ -1,7 +1,7 @@
 /* Adds up the sums of work-groups that share the K range of a product, and applies the epilogue.
- * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
- * begins at y_first, and a pixel has y_channels channels in memory, which may include channels of
- * other tensors. */
+ * `sums` has the shape (split, pixel, channel). y and the epilogue's tensor operands are NHWC or
+ * NCHW. In NHWC y begins at y_first, and a pixel has y_channels channels in memory, which may
+ * include channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SPLIT_K 2 /* number of splits */

@@ -4,8 +4,9 @@
  *
  * panels: the weights. The output channels of a group are divided into blocks of 16 * VECTORS. Each
  * block has a panel: for each tap and each input channel, one weight for each output channel of the
- * block. zeros: a zero for each input channel of a group, read in place of pixels outside of the
- * image. plane: number of output pixels of an image.
+ * block.
+ * zeros: a zero for each input channel of a group, read in place of pixels outside of the image.
+ * plane: number of output pixels of an image.
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
  * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the

@@ -189,6 +189,8 @@ def refusal(problem: Conv2dProblem) -> str | None:
 class Work(NamedTuple):
     """Sizes and arguments for calling a convolution's generated code.
 
+    code: the function.
+    threads: number of threads.
     tasks: number of tasks per image.
     scratch: bytes of scratch memory that a thread needs.
     fixed: the arguments that are the same in every call.

@@ -36,7 +36,8 @@ class Views:
 
     copies: first row and column of each view, in pixels of the padded input.
     beyond: for each of these first rows, how many rows past a tile's height are read.
-    height: number of rows of the largest tile. row: number of floats of a row of a view.
+    height: number of rows of the largest tile.
+    row: number of floats of a row of a view.
     further: number of vectors of a row after those of the tile, which taps of later columns read.
     step: distance in floats between neighbouring positions of a table; 0 if the input itself is
     read, in which case a position is the index of a channel.

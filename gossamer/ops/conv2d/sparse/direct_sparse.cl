@@ -54,9 +54,11 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
  * on. A line is a row of output pixels, and a place is one pixel of this row. outer and inner
  * together select the image; _Points in direct_sparse.py divides the batch between them.
  *
- * plane: points of one outer index. row: points of one line. inner, as a parameter: points of one
- * place. x_outer, ..., y_inner: the strides of the window in x and of the result in y along each
- * index, in elements. */
+ * plane: points of one outer index.
+ * row: points of one line.
+ * inner, as a parameter: points of one place.
+ * x_outer, ..., y_inner: the strides of the window in x and of the result in y along each index, in
+ * elements. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \

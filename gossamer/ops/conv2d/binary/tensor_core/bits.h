@@ -76,9 +76,11 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. tap.x: words from the window's first word to this word.
- * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps
- * that only fill up the last step have a row outside of any image. */
+/* Starts the copy of one word of a window.
+ *
+ * tap.x: words from the window's first word to this word.
+ * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps that
+ * only fill up the last step have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)

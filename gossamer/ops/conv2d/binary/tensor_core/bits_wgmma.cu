@@ -56,9 +56,11 @@
 #define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
-/* Initialises the barriers, and starts the copies of weights. held: the address of the weights in
- * shared memory. barriers: a barrier for the weights of each phase. rings: for each warpgroup, the
- * barriers of the ring of its stages. */
+/* Initialises the barriers, and starts the copies of weights.
+ *
+ * held: the address of the weights in shared memory.
+ * barriers: a barrier for the weights of each phase.
+ * rings: for each warpgroup, the barriers of the ring of its stages. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *rings, int phases)
 {

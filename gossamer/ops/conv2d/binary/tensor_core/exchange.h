@@ -34,7 +34,10 @@
 #define ROW_PIECES (TILE_C / PIECE_FLOATS)
 
 /* The pixels and channels whose floats a warp exchanges. The lanes of the warp copy pieces of 16
- * bytes in turn. shared: the warp's shared memory. end: the group's last channel + 1. */
+ * bytes in turn.
+ *
+ * shared: the warp's shared memory.
+ * end: the group's last channel + 1. */
 struct Exchange {
     uchar *shared;
     int first_pixel, pixels, first_channel, end, out_channels, lane;

@@ -45,6 +45,7 @@ INLINE int corner_of(const Source &source, const Position &position, const Windo
 }
 
 /* Starts a work-item's copies of a halo: the copies of pixels `first`, `first + step` and so on.
+ *
  * position: the position of the tile's first output pixel; the halo has no pixels of earlier
  * images. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,
@@ -68,16 +69,20 @@ INLINE void copy_halo(uint target, const Source &source, const Position &positio
     }
 }
 
-/* The window of a lane's pixel. start: bytes of the halo before the window. inside: a bit for each
- * tap, 1 if the tap is inside of the image. */
+/* The window of a lane's pixel.
+ *
+ * start: bytes of the halo before the window.
+ * inside: a bit for each tap, 1 if the tap is inside of the image. */
 struct OwnWindow {
     int start;
     uint inside;
 };
 
 /* Loads the bits of one step (256 bits of a pixel's inner product) that this lane multiplies, or
- * zeros if their tap is outside of the image. place.x: bytes from the window's first word to the
- * lane's word. place.y: number of the word's tap. */
+ * zeros if their tap is outside of the image.
+ *
+ * place.x: bytes from the window's first word to the lane's word.
+ * place.y: number of the word's tap. */
 INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
                               const void *zeros)
 {

@@ -282,12 +282,16 @@ INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)
 }
 #endif
 
-/* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels. ones: the number of ones of
- * each pixel and channel. counted: for each pixel the number that bits.h calls counted. constants:
- * for each channel, the number that is added to its sum; if FOLDED, the largest value of 2 ones -
- * counted for which the channel's bit is 0. channel: number of the first channel, a multiple of
- * COUNT. end: the group's last channel + 1. floats: for each pixel, the index of the first
- * channel's float. exists: whether each pixel exists. */
+/* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels.
+ *
+ * ones: the number of ones of each pixel and channel.
+ * counted: for each pixel the number that bits.h calls counted.
+ * constants: for each channel, the number that is added to its sum; if FOLDED, the largest value of
+ * 2 ones - counted for which the channel's bit is 0.
+ * channel: number of the first channel, a multiple of COUNT.
+ * end: the group's last channel + 1.
+ * floats: for each pixel, the index of the first channel's float.
+ * exists: whether each pixel exists. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],

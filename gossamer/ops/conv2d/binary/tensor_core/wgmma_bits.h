@@ -39,9 +39,11 @@ INLINE ulong described_weights(uint address)
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
-/* Starts the products of the steps of a phase, as one wgmma group. upper, lower: the operands of
- * the lane's two pixels. weights: the address of the weights of phase 0. The first product of phase
- * 0 sets the sums, and all other products are added to them. */
+/* Starts the products of the steps of a phase, as one wgmma group. The first product of phase 0
+ * sets the sums, and all other products are added to them.
+ *
+ * upper, lower: the operands of the lane's two pixels.
+ * weights: the address of the weights of phase 0. */
 INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
                            const Operand (&lower)[AT_ONCE], uint weights, int phase)
 {
