@@ -112,7 +112,7 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # multiplying by 1 - rate * decay would repeat its rounding error at every sample
+            # a factor 1 - rate * decay would repeat the same rounding error at every sample
             weight -= self.rate * self.decay * weight
         # BLAS expects column-major matrices, so the row-major matrix is passed transposed
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)

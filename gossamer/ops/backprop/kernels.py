@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "linear": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
-"""For each activation a = f(z), f as a C expression of z, and the derivative as one of a."""
+"""For each activation a = f(z): C expressions of f, in terms of z, and of f', in terms of a."""
 
 X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
 """Indices of a problem's inputs."""
@@ -36,7 +36,7 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return why plain gradient descent is not enough for a problem; None if it is."""
+    """Return why plain gradient descent cannot solve a problem; None if it can."""
     if problem.adam:
         return "it does not support Adam; use batched or per_step"
     if problem.weighted:

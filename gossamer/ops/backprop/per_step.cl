@@ -2,12 +2,12 @@
  * compute the outputs of every layer (kernels 9 and 10 of the publication) and the errors of every
  * hidden layer (11), and change every layer's weights and biases (12 and 13).
  *
- * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
+ * `units` holds the outputs of all units except the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
  * (unit or block of THREADS units, sample of the batch, network).
  *
- * `source` is the offset of a layer's inputs among the units of a sample; where `source` is
- * negative, the inputs are in the data. `target` is the offset of the layer's units.
+ * `source` is the offset of a layer's inputs among the units of a sample. A negative `source` means
+ * that the inputs are in the data. `target` is the offset of the layer's units.
  *
  * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or
  * COUNT_UPDATES. */
@@ -18,22 +18,22 @@
  * COUNT_UPDATES */
 #define FORWARD 1
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
-#define ADAM 0 /* 1: Adam makes the changes */
+#define ADAM 0 /* 1: Adam updates the parameters */
 #define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
 #define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
 #define LOG_BETA_1 -0.1053605f /* logarithm of 1 - NEW_1 */
 #define LOG_BETA_2 -0.0010005f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
 #include "dialect/common.h"
 
-/* Combines the values of all work-items (to their sum or maximum) in a tree, in which neighbouring
+/* Combines the values of all work-items to their sum or maximum, in a tree in which neighbouring
  * work-items access neighbouring floats. The result is tree[0]. */
 #define REDUCE(tree, value, COMBINE)                                       \
     tree[item] = value;                                                    \
@@ -94,7 +94,7 @@ KERNEL WORK_GROUP_OF(THREADS) void forward(
 #endif
 
 #ifdef SOFTMAX_ERRORS
-/* Computes the errors of the softmax from the last layer's sums; a work-group has one sample. */
+/* Computes the errors of the softmax from the last layer's sums; one work-group per sample. */
 KERNEL WORK_GROUP_OF(THREADS) void softmax_errors(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order, GLOBAL float *units,
     GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
@@ -153,11 +153,12 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 /* A work-item changes one weight; the ids of its work-group are (unit, block of THREADS inputs,
  * network). A bias is the weight of an additional input, which is always 1.
  *
- * velocities: the offset from a parameter to its velocity, or 0 without velocities. With Adam it is
- * the offset to the mean of the parameter's gradients, and twice this offset leads to the mean of
- * their squares. The last parameter of a network is then the number of updates before this call.
+ * velocities: the offset from a parameter to its velocity, or 0 without velocities. With Adam, the
+ * mean of a parameter's gradients is at this offset from the parameter, and the mean of their
+ * squares is at twice this offset. The last parameter of a network is then the number of updates
+ * before this call.
  * made: number of updates in this call so far.
- * add_losses: 1 where the first work-group of each network writes the samples' losses. */
+ * add_losses: 1 if the first work-group of each network writes the samples' losses. */
 #ifdef UPDATE
 KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -228,8 +229,7 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the number of a call's updates to each network's last parameter, which counts them for Adam.
- */
+/* Adds a call's number of updates to Adam's count, the last parameter of each network. */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {

@@ -31,7 +31,8 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Maximum number of launches per call, because Python records or queues them one by one."""
+"""Maximum number of launches per call. Python records or queues launches one by one, which takes
+time."""
 
 
 class PerStep(KernelBackprop):
@@ -94,7 +95,7 @@ def carry(problem: BackpropProblem, device: Device) -> Launch:
 
 
 class _UpdateLaunches:
-    """Factory of the launches of updates.
+    """Factory of the launches of an update.
 
     The workspace holds the outputs of all units for all samples of a batch, followed by the units'
     errors for these samples.

@@ -1,10 +1,10 @@
 /* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
  * shared memory until the last sample, and fetches each sample while it trains on the previous one.
  *
- * In the first layer each set of LANES neighbouring work-items has SHARE inputs of its own. Each of
- * these work-items has PER_ITEM units, which are LANES apart. So each weight is read and changed by
- * one work-item. Without velocities the weights are stored divided by `scale`: decay then takes one
- * multiplication per update, that of `scale`.
+ * In the first layer, each set of LANES neighbouring work-items has its own SHARE inputs. Each
+ * work-item of a set has PER_ITEM units, which are LANES apart. So only one work-item reads and
+ * changes each weight. Without velocities the weights are stored divided by `scale`. Weight decay
+ * then multiplies only `scale`, once per update.
  *
  * upper_layers.h has further macros. */
 
@@ -16,8 +16,7 @@
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
 #define REGISTERS 0 /* 1: the first layer's weights are in registers */
-/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs among 32 neighbouring
- * inputs */
+/* 1: inputs of 0 are skipped; for every 32 neighbouring inputs, a list holds the nonzero ones */
 #define SPARSE 0
 #define X_AT 1024 /* offset of the inputs of two samples in shared memory, in floats */
 #define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
@@ -37,9 +36,8 @@
 #define INPUTS_PER_FETCHER CEIL_DIV(INPUTS, FETCHERS)
 #define TARGETS_PER_FETCHER CEIL_DIV(OUTPUTS, FETCHERS)
 
-/* Of this work-item's weight for its k-th input and u-th unit: the indices of the input and of the
- * unit, the weight's offset in global memory, whether the network has the weight, and its velocity.
- */
+/* For this work-item's k-th input and u-th unit: the indices of the input and of the unit, the
+ * offset of their weight in global memory, whether the weight exists, and its velocity. */
 #define FIRST_I (split * SHARE + (k))
 #define FIRST_J ((u) * LANES + lane)
 #define FIRST_GLOBAL_AT (FIRST_J * INPUTS + FIRST_I)
@@ -65,8 +63,8 @@
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Returns the sample that is copied to shared memory as number `position`. With batches the samples
- * of an update are copied twice: to compute their errors, and to change the weights. */
+/* Returns which sample is copied to shared memory as the `position`-th. With batches, the samples
+ * of an update are copied twice: first to compute their errors, then to change the weights. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -256,7 +254,7 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++) {
 #if VELOCITY
-                            /* the velocity sums the gradients of the batch, and changes the weight
+                            /* the velocity adds up the gradients of the batch; the weight changes
                              * after the last sample */
                             float velocity = FIRST_VELOCITY;
                             if (b == 0)

@@ -31,8 +31,8 @@ _OTHER_REGISTERS = 56
 class PersistentForm:
     """How a network is distributed over a work-group.
 
-    weights: where the first layer's weights are kept: "registers"; "local" for shared memory;
-    "sparse" for shared memory, with inputs that are zero skipped.
+    weights: place of the first layer's weights. "registers": in registers. "local": in shared
+    memory. "sparse": in shared memory, and inputs that are zero are skipped.
     threads: work-items per work-group.
     units: number of units of the first layer that each work-item computes.
     """

@@ -63,13 +63,13 @@ class BackpropProblem(Problem):
        and the number of updates so far follow.
     5. only if `weighted`: the weight of each row, (rows,) float32.
     Outputs:
-    0. parameters after the last update, which may use the memory of input 4.
+    0. parameters after the last update; this output may share the memory of input 4.
     1. losses, (networks, samples) float32: the loss of each sample before its update.
 
-    Each layer computes z = W a + b, a = activation(z), from a = x. The activation of the last layer
-    is `output_activation`. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of
-    the loss with respect to a parameter, averaged over the update's samples; for weights, but not
-    for biases, weight decay times the weight is added. Then
+    Starting from a = x, each layer computes z = W a + b and a = activation(z). The activation of
+    the last layer is `output_activation`. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be
+    the gradient of the loss with respect to a parameter, averaged over the update's samples. For
+    weights, but not for biases, g also contains weight decay * weight. Then
     velocity = momentum * velocity + g, parameter -= learning rate * velocity. The update published
     for one sample, w += rate * err * input, is the case without momentum and weight decay. With
     Adam, m and v are the running means of g and g^2: m = b m + (1 - b) g and

@@ -1,10 +1,11 @@
-/* All of a network except the weights of its first layer, in the shared memory of one work-group:
- * the outputs of the units for a sample, their errors, and the changes of weights and biases.
+/* The upper layers of a network and the biases of its first layer, in the shared memory of one
+ * work-group. The functions compute the units' outputs and errors for a sample, and change weights
+ * and biases.
  *
- * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
- * input by input. A sample's outputs, its errors and the weights of an input are padded with zeros
- * to multiples of 4. One more float makes the length of a row of weights odd, so that work-items
- * read along and across rows without bank conflicts. */
+ * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers l >= 1 are stored input
+ * by input: a row has the weights of one input. A sample's outputs, its errors and the rows
+ * of weights are padded with zeros to multiples of 4. One more float makes the length of a row odd,
+ * so that work-items access the weights along and across rows without bank conflicts. */
 
 #pragma once
 
@@ -16,7 +17,7 @@
 #define BATCH 1 /* samples of an update */
 #define VELOCITY 0 /* 1: momentum is used */
 #define UNIT_AT 0, 32 /* for each layer the offset of its units among the units of a sample */
-/* for each layer from 1 on the offset of its weights in shared memory, in floats */
+/* for each layer l >= 1 the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
 /* for each layer the offset of its parameters among the network's parameters, then the number of
  * parameters of the network */
@@ -29,15 +30,15 @@
 #define EXPONENTIAL_AT 124 /* offset of the softmax's exponentials, in floats */
 #define PARTIAL_AT 136 /* offset of partial sums, in floats */
 #define BIAS_AT 264 /* offset of the biases, in floats */
-#define UPPER_VELOCITY 416 /* floats from a weight to its velocity */
+#define UPPER_VELOCITY 416 /* offset from a weight to its velocity, in floats */
 #define THREADS 128 /* work-items of the work-group */
 /* 1: no layer has more than 32 units, so that one warp does the work of the upper layers, and the
  * other warps wait for this warp once */
 #define NARROW 1
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -62,7 +63,8 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
-/* The work-items that fetch the next sample: those without work in the upper layers, if any. */
+/* Whether a work-item fetches the next sample. If some warps have no work in the upper layers, only
+ * these warps fetch. */
 #define IS_FETCHER (item >= FIRST_FETCHER)
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
@@ -136,9 +138,11 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
     }
 }
 
-/* Stores the output of unit j of layer l for sample b of the batch, and in the last layer also the
- * unit's error and term of the loss. z: the unit's sum. buffer: which of the two buffers of targets
- * has the sample's targets. */
+/* Stores the output of unit j of layer l for sample b of the batch. In the last layer, also stores
+ * the unit's error and term of the loss.
+ *
+ * z: the unit's sum.
+ * buffer: index of the buffer, 0 or 1, with the sample's targets. */
 INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
@@ -154,8 +158,8 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
 }
 
 /* Computes the outputs and errors of the upper layers, and the errors of the first layer's units,
- * from the outputs of the first layer's units. A barrier precedes each step: of the first warp
- * alone where NARROW is 1, otherwise of the work-group. The caller puts a barrier of the work-group
+ * from the outputs of the first layer's units. Each step begins with a barrier, of the first warp
+ * alone if NARROW is 1, else of the work-group. The caller must place a barrier of the work-group
  * after the call. */
 INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {

@@ -3,9 +3,8 @@
  *
  * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
  * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
- * kernel subtracts the mean and then the rest from x. Where the mean is far from 0, the difference
- * x - mean has no rounding error of its own, so only the rest has to be subtracted from the
- * difference. */
+ * kernel subtracts the mean and then the rest from x. If x is close to a mean far from 0, x - mean
+ * is exact in float32, so subtracting the rest gives an accurate difference. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
@@ -42,7 +41,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
     SHARED float partial[WORK_GROUP_SIZE];
     int item = LOCAL_ID(0), channel = GROUP_ID(0);
     const GLOBAL float *row = x + channel * inner;
-    int apart = channels * inner; /* elements from an image to the next image */
+    int apart = channels * inner; /* distance between images in elements */
 
     float sum = 0.0f;
     for (int index = item; index < count; index += WORK_GROUP_SIZE) {

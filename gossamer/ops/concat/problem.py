@@ -34,7 +34,7 @@ class ConcatProblem(Problem):
     def __post_init__(self) -> None:
         first = self.parts[0]
         if not 0 <= self.axis < len(first.shape):
-            raise ValueError(f"a concatenation along axis {self.axis}, which {first} does not have")
+            raise ValueError(f"cannot concatenate along axis {self.axis}: {first} has no such axis")
         for part in self.parts:
             if part.dtype != first.dtype or _without(part.shape, self.axis) != _without(
                     first.shape, self.axis):

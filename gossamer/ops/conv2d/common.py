@@ -16,7 +16,7 @@ from gossamer.tensor import TensorSpec
 Sizes = TypeVar("Sizes")
 Specs = tuple[TensorSpec, ...]
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
-"""Layouts of the input and of the output."""
+"""Pairs of the input's layout and the output's layout."""
 
 
 def config_of(sizes: Any) -> tuple[tuple[str, int | str], ...]:
@@ -75,7 +75,10 @@ def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
 
 
 def channels_in_memory(spec: TensorSpec) -> int:
-    """Return the number of channels of a pixel in memory, including those of other tensors."""
+    """Return the number of channels that each pixel has in memory.
+
+    They include channels of other tensors that share the memory.
+    """
     return spec.shape[1] + sum(spec.format.other_channels)
 
 

@@ -222,7 +222,7 @@ class SparseIm2col(Algorithm):
             windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
             for group, matrix in enumerate(matrices):
                 columns = windows[group]
-                # a plan passes its workspace to every step, even if a step needs none
+                # a plan passes its workspace to every step, even to those that need none
                 if workspace is not None and state.variant.workspace:
                     columns = host_array(workspace, columns.shape)
                     columns[...] = windows[group]

@@ -1,7 +1,9 @@
-"""Back-propagation by exact blocking: online training, the first layer in blocks of samples.
+"""Online back-propagation by exact blocking.
 
-This module contains the algorithm, and the configs with two launches per block (in_turn.cl and
-advance.cl). The configs with one work-group per network are in pipeline.py.
+The first layer's weights are updated and multiplied for a whole block of samples at once. The other
+layers are trained sample by sample. This module contains the algorithm, and the configs with two
+launches per block (in_turn.cl and advance.cl). The configs with one work-group per network are in
+pipeline.py.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class InTurn:
         if 2 * blocks > MOST_LAUNCHES:
             return f"needs {2 * blocks} launches per call, at most {MOST_LAUNCHES} are allowed"
         if max(problem.networks, -(-units // _UNITS_TILE)) > _LARGEST_GRID:
-            return f"supports at most {_LARGEST_GRID} networks, and as many tiles of units"
+            return (f"supports at most {_LARGEST_GRID} networks and {_LARGEST_GRID * _UNITS_TILE} "
+                    "units in the first layer")
         if (sums := _Memory(problem, self).sum_count) >= 2**31:
             return f"needs {sums} sums per block, too many for 32-bit indices"
         if self.threads > device.limits.work_group_size:
@@ -136,8 +139,10 @@ class _Memory:
     """The arrays in the workspace, as kernel arguments.
 
     samples: the inner products of samples.
-    sums: partial sums of the first layer's units over each slice of the inputs, for one block.
-    deltas: changes of the first layer's weights for an input of 1, for one block.
+    sums: for each sample of a block, first-layer unit and slice of the inputs, the partial sum of
+    the unit over the slice.
+    deltas: for each sample of a block and first-layer unit, the change of a weight whose input
+    is 1.
     sum_count: number of partial sums.
     nbytes: bytes of the workspace.
     """
@@ -154,7 +159,7 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """The shared memory of in_turn.cl: upper layers, and sums and coefficients of a block."""
+    """The shared memory of in_turn.cl: the upper layers, and a block's sums and coefficients."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]

@@ -2,15 +2,15 @@
  * gram[network][sample][d] is the product with sample + 1 + d. The products do not depend on the
  * weights. A work-group computes the products of TILE samples of one network.
  *
- * Where SEGMENT neighbouring inputs of all samples are 0 or 1, common bits are counted in place of
- * multiplications, which gives the same sums in less time. Where a network has the same samples in
- * a tile as the first network, in the same order, its products are not computed, and
- * same[network][tile] is set. */
+ * If SEGMENT neighbouring inputs are 0 or 1 in all samples of a tile, the kernel counts common bits
+ * instead of multiplying. This gives the same sums in less time. If a tile of a network has the
+ * same samples in the same order as the first network's tile, the kernel only sets
+ * same[network][tile], and training uses the first network's products. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 256 /* work-items of a work-group */
 #define TILE 64 /* samples of a work-group, a multiple of 32 */
-#define REACH 16 /* later samples whose inner products with a sample are computed */
+#define REACH 16 /* number of later samples by which each sample is multiplied */
 #endif
 
 #include "dialect/common.h"
@@ -19,8 +19,8 @@
 /* Number of samples whose inputs a tile needs, rounded up to a multiple of the number of warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))
 #define PAIRS (TILE * REACH / THREADS) /* inner products that a work-item computes */
-/* Length of a sample's row in shared memory: 32 words of bits, or 32 inputs, and padding so that
- * neighbouring samples start in different banks. */
+/* Words of a sample in shared memory: 32 words of bits or 32 inputs, and 4 words of padding, so
+ * that neighbouring samples start in different banks. */
 #define ROW 36
 
 KERNEL WORK_GROUP_OF(THREADS) void gram(

@@ -1,4 +1,7 @@
-"""Inner products of samples for exact blocking, computed for one part of the samples at a time."""
+"""Inner products of training samples for exact blocking.
+
+One part of the samples is processed at a time, which bounds the memory of the products.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _THREADS = 256
 TILE = 64
 """Number of samples whose inner products one work-group computes."""
 _MOST_BYTES = 1 << 26
-"""Maximum size in bytes of the inner products in memory at once, unless one tile needs more."""
+"""Maximum bytes of inner products in memory at once; a single tile of samples may exceed it."""
 
 
 @dataclass(frozen=True)

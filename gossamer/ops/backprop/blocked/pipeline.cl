@@ -1,12 +1,13 @@
 /* Online back-propagation of a network with one hidden layer by exact blocking, in one work-group
  * per network (pipeline.h), with the first layer's weights in shared memory.
  *
- * A row of weights has the weights of one input, to all hidden units. The inputs are dealt to the
- * matmul warps in sectors of 8, so that each warp has an equal share of any part of a picture. A
- * warp lists those of its inputs that are not 0 in all samples of a block, with their values, and
- * reads only the rows of these inputs. It consists of ROWS groups of LANES work-items, and each
- * work-item of a group has PER_ITEM weights of a row. Where weights change, the groups take
- * different rows; where they are multiplied, each group takes GROUP_SAMPLES samples of the block.
+ * A row of weights contains the weights from one input to all hidden units. The inputs are assigned
+ * to the matmul warps in sectors of 8, so that each warp has an equal share of any part of a
+ * picture. A warp lists its inputs that are nonzero in at least one sample of a block, with their
+ * values, and reads only the rows of these inputs. A warp has ROWS groups of LANES work-items, and
+ * each work-item of a group has PER_ITEM weights of a row. To change weights, the groups
+ * process different rows. To multiply weights, each group processes all rows for GROUP_SAMPLES
+ * samples of the block.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros. */
@@ -16,12 +17,12 @@
  * itself */
 #define APART 0
 #define PER_ITEM 4 /* units of a work-item */
-#define LANES 8 /* work-items of a row, a power of two */
-#define CAPACITY 16 /* the most inputs of a matmul warp */
-#define AHEAD 2 /* rows of weights that a work-item handles in a step */
+#define LANES 8 /* work-items that share a row of weights, a power of two */
+#define CAPACITY 16 /* maximum number of inputs of a matmul warp */
+#define AHEAD 2 /* rows of weights that a work-item processes in a step */
 #define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
-#define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
-#define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
+#define LIST_AT 3876 /* offset of the lists of the nonzero inputs' values, in floats */
+#define ROWS_AT 5284 /* offset of the lists of these inputs' rows of weights, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
 #define DATA_ROW_AT 6692 /* offset of the samples' row numbers in the data, in floats */
 #define VOTES_AT 6708 /* offset of the votes for BALLOT, in floats */
@@ -41,13 +42,13 @@
 #endif
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define ROWS (32 / LANES)
-#define STEP (ROWS * AHEAD) /* rows of weights that a warp handles in a step */
+#define STEP (ROWS * AHEAD) /* rows of weights that a warp processes in a step */
 #define GROUP_SAMPLES (BLOCK / ROWS)
-#define QUADS CEIL_DIV(CAPACITY, 128) /* groups of four inputs of a work-item */
+#define QUADS CEIL_DIV(CAPACITY, 128) /* number of groups of four inputs per work-item */
 #define DATA_ROWS BLOCK
 
-/* The index of the n-th input of a matmul warp. Sectors are dealt to the warps in rounds, and the
- * first sector of round r goes to warp r % MATMUL_WARPS. */
+/* The index of the n-th input of a matmul warp. Sectors are assigned to the warps in rounds, and
+ * the first sector of round r goes to warp r % MATMUL_WARPS. */
 #define INPUT_OF(n)                                                               \
     (((n) / 8 * MATMUL_WARPS                                                      \
       + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
@@ -81,11 +82,13 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
- * four inputs. valid: for each group a mask, with all bits set where the network has the group,
- * otherwise none. next_row: the row in the data of a later sample. source: see fetch_records.
- * listed_before, listed: numbers of inputs in the warp's lists of the previous block and of the
- * present one. */
+/* The registers of a work-item of a matmul warp.
+ *
+ * quad: the indices of the work-item's groups of four inputs.
+ * valid: for each group, a mask of 32 ones if the network has the group, else 0.
+ * next_row: the row in the data of a later sample.
+ * source: see fetch_records.
+ * listed_before, listed: lengths of the warp's lists for the previous and for the current block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;
@@ -124,7 +127,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     int value[QUADS][4][BLOCK];
     Fetched fetched;
 
-    /* inputs, inner products and targets of the next block are fetched early */
+    /* inputs, inner products and targets of the next block are fetched early, to hide latency */
     UNROLL for (int s = 0; s < BLOCK; s++)
         UNROLL for (int q = 0; q < QUADS; q++) {
 #if INPUTS % 4 == 0
@@ -158,7 +161,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
         (SHARED_POINTER int *)pool + ROWS_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY;
     if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
-        /* in place of rows past the end of the list, a row is changed that nothing reads */
+        /* steps that go past the end of the list change a spare row, which nothing reads */
         SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + lane_group) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
             UNPACK(delta[s], other_records + s * RECORD + RECORD_DELTA + unit)
@@ -206,7 +209,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps with values of 0, and a row of weights without an input */
+    /* the list is padded to whole steps by values of 0 and a row of weights without an input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)
@@ -260,8 +263,8 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 
-/* Loops over the first layer's weights. A warp takes eight neighbouring inputs of four neighbouring
- * units, so that it accesses neighbouring words of both global and shared memory. */
+/* Loops over the first layer's weights. A warp accesses eight neighbouring inputs of four
+ * neighbouring units: neighbouring words of both global and shared memory. */
 #define FOR_EACH_WEIGHT(BODY)                                                        \
     for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
         int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \

@@ -1,6 +1,6 @@
-/* Exact blocking in one work-group per network: what pipeline.cl and pipeline_mma.cu share, which
- * hold the first layer's weights in different ways. This is the making of records, the start of the
- * kernels, and the loop over the blocks.
+/* Exact blocking in one work-group per network: the code that pipeline.cl and pipeline_mma.cu
+ * share. This code makes the records (see sequential_core.h), starts the kernels, and loops over
+ * the blocks. The two kernels differ in how they hold the first layer's weights.
  *
  * While the first warp trains on the BLOCK samples of a block (sequential_core.h), the matmul warps
  * change the first layer's weights by the updates of the previous block, and multiply the weights
@@ -9,12 +9,12 @@
  * Let W be the first layer's weights after block u - 1. The hidden units' sums for sample s of
  * block u + 1 are
  *     W x_s + sum over samples r of (x_r . x_s) delta_r
- * where r goes over block u and over the samples of block u + 1 before s, and delta_r has, for each
- * hidden unit, the amount by which the update after sample r changes a weight whose input is 1. The
- * matmul warps compute W x_s during block u, `gram` has the inner products, and the first warp adds
+ * where r runs over block u, and over the samples before s of block u + 1. delta_r[j] is the amount
+ * by which the update after sample r changes a weight of hidden unit j whose input is 1. The matmul
+ * warps compute W x_s during block u, `gram` contains the inner products, and the first warp adds
  * up the changes (`pending`). A bias is a weight whose input is 1 in each sample, so it adds 1 to
- * each inner product. Weight decay multiplies W by `keep` at each sample, and the inner products,
- * but not the 1, by powers of `keep`. */
+ * each inner product. Weight decay multiplies W by `keep` at each sample. It multiplies the inner
+ * products by powers of `keep`, but not the added 1, because biases do not decay. */
 
 #pragma once
 
@@ -34,14 +34,18 @@
 #define FIRST_WARP (warp == 0)
 #define PRODUCTS_PER_ITEM CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)
 #define TARGETS_PER_ITEM CEIL_DIV(BLOCK * OUTPUTS, RECORD_ITEMS)
-#define CLAMPED(sample) LESSER(sample, run->count - 1) /* the sample, or else the last one */
+#define CLAMPED(sample) LESSER(sample, run->count - 1) /* the sample, but at most the last one */
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* The training of one network on `count` samples. start: index of the first sample in `order` and
- * `losses`, which have the samples of all networks. start_tile: index of its tile in `same` (see
- * gram.cl), which has the tiles of all networks. rate: learning rate. keep: factor of the weight
- * decay for one sample. */
+/* The training of one network on `count` samples.
+ *
+ * start: index of the first sample in `order` and `losses`, which contain the samples of all
+ * networks.
+ * start_tile: index of the first sample's tile in `same` (see gram.cl), which contains the tiles of
+ * all networks.
+ * rate: learning rate.
+ * keep: factor of the weight decay for one sample. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;
@@ -55,10 +59,13 @@ typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
-/* Fetches inner products and targets of the block that begins with sample `next`. data_row: the
- * rows of the block's samples in the data; those of an earlier sample stand for missing samples.
- * source: the network whose inner products are fetched: network 0 where it has the same samples in
- * the same order. record_item: number of this work-item among those that make records. */
+/* Fetches inner products and targets of the block that begins with sample `next`.
+ *
+ * data_row: the row in the data of each sample of the block; missing samples have the last sample's
+ * row.
+ * source: the network whose inner products are fetched, which is 0 if network 0 has the same
+ * samples in the same order.
+ * record_item: index of this work-item among those that make records. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
 {
@@ -95,7 +102,7 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
 {
     UNROLL for (int k = 0; k < PRODUCTS_PER_ITEM; k++) {
         int n = record_item + k * RECORD_ITEMS, s = n / REACH, d = n % REACH;
-        /* samples beyond the next block get this block's changes by the weights themselves */
+        /* for samples beyond the next block, the weights already contain this block's changes */
         if (n < BLOCK * REACH)
             records[s * RECORD + RECORD_COEFFICIENT + d] =
                 s + 1 + d < 2 * BLOCK ? FMA(power[d], fetched->product[k], 1.0f) : 0.0f;
@@ -111,9 +118,10 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
     }
 }
 
-/* The parameters of the kernels, and the start of their bodies: variables, shared memory that is
- * set to 0, the powers of `keep`, and the rows of the first samples in the data. `before` and
- * `after` are the parameters of the networks, `first` and `count` the samples of this launch. */
+/* PIPELINE_PARAMETERS are the parameters of the kernels: `before` and `after` are the parameters of
+ * the networks, and `first` and `count` the samples of this launch. PIPELINE_START begins a kernel:
+ * it defines variables, sets shared memory to 0, and stores the powers of `keep` and the rows of
+ * the first samples in the data. */
 #define PIPELINE_PARAMETERS                                                                  \
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,                    \
         const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,             \
@@ -145,21 +153,22 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
     if (item < DATA_ROWS)                                                         \
         ((SHARED_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[run->start + CLAMPED(item)];
 
-/* Runs the sequential core for `block`, which only the first warp has work for. */
+/* Runs the sequential core on `block`. Warps other than the first only take part in barriers. */
 #define RUN_SEQUENTIAL_CORE(keep)                                                               \
     if (block >= 0 && block < blocks)                                                           \
         run_sequential_core(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &core, item, \
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
-/* The loop over the blocks, from the one before the first to the one behind the last. In CUDA the
- * warps of each role have a loop of their own, so that they need no registers for other roles. */
+/* Loops over the blocks. The matmul warps multiply weights one block ahead and change them one
+ * block behind, so the loop starts before the first block and ends behind the last. In CUDA each
+ * role has its own loop, so that its warps need no registers for other roles. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \
         PART_BARRIER(2, THREADS);                                                            \
     }
-/* The loop of the first warp. Where weights do not decay, `keep` is the constant 1, so that the
- * compiler leaves out the multiplications by `keep`. */
+/* The loop of the first warp. Without weight decay, `keep` is the constant 1, so that the compiler
+ * leaves out the multiplications by `keep`. */
 #define FIRST_WARP_LOOP                                                                     \
     {                                                                                       \
         SequentialCore core;                                                                \

@@ -2,26 +2,27 @@
  * per network (pipeline.h), with the first layer's weights in the registers of the matmul warps and
  * its products on tensor cores.
  *
- * Inputs are dealt to the matmul warps in groups of 8. A warp holds the weights of its groups in
- * the register layout of the sums of mma.m16n8k8, with units as rows (TILES times 16) and inputs as
- * columns. The changes by the 8 samples of a block are a product (units x samples times samples x
- * inputs), which has the same layout. The same registers are also the left operand (16 units x 8
- * inputs) of the products with samples; columns 2 t and 2 t + 1 are there in the positions of
- * columns t and t + 4. A group whose inputs are 0 in all samples of a block is skipped.
+ * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
+ * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES * 16 rows) and
+ * inputs as columns. The changes by the 8 samples of a block are a matrix product, (units x
+ * samples) times (samples x inputs), whose accumulator has the same layout. The same registers are
+ * also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t and 2 t + 1
+ * are columns t and t + 4 of this operand. A group whose inputs are 0 in all samples of a block is
+ * skipped.
  *
- * TF32 has 11 bits. Each weight and each change is therefore split into two numbers, one with the
- * upper 11 bits and one with the others, and so are the inputs of a block where one of the warp's
- * inputs needs it. Changes are added to the weights by ordinary additions, since tensor cores
- * truncate their sums.
+ * TF32 has 11 significant bits. Each weight and each delta is therefore split into two numbers: its
+ * upper 11 bits and the remainder. The inputs of a block are split as well if TF32 cannot represent
+ * one of the warp's inputs. Changes are added to the weights by ordinary additions, because tensor
+ * cores truncate their sums.
  *
- * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs; row r has
- * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
+ * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs. Row r has
+ * sample SAMPLE_OF(r), so that the lanes read inputs and deltas from different banks.
  *
  * Warp 4 makes the records, and with APART so do warps 8, 12, ... These warps are in the first
  * warp's sub-partition of the multiprocessor, and their little work hardly delays the first warp.
  *
- * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
- * pipeline.h has further macros; BLOCK is 8. */
+ * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
+ * shared memory. pipeline.h has further macros; BLOCK is 8. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define APART 0 /* 1: warps 8, 12, ... make the records as well */
@@ -57,9 +58,9 @@
 #define LINE 32 /* floats in a line of the L2 cache */
 #define INEXACT 0x80000000u /* see Inputs */
 #define TF32_LOST_BITS 0x1fffu
-/* Hides the value of a number from the compiler. Otherwise the compiler would keep values that it
- * has computed from the number in registers that the weights need, and would compute offsets that
- * differ only by constants separately. */
+/* Hides the value of a number from the compiler. With a known value, the compiler would keep values
+ * computed from the number in registers that the weights need, and would compute offsets separately
+ * that differ only by a constant. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
@@ -88,9 +89,11 @@ INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* The inputs of a block. rows: the offset in shared memory of the first matmul warp's inputs.
- * active: a bit for each group of this warp with an input other than 0, and INEXACT where TF32 does
- * not represent one of the inputs. */
+/* The inputs of a block.
+ *
+ * rows: the offset in shared memory of the first matmul warp's inputs.
+ * active: for each group of this warp, a bit that is set if one of the group's inputs is nonzero;
+ * and INEXACT if TF32 cannot represent one of the warp's inputs. */
 struct Inputs {
     int rows;
     uint active;
@@ -159,7 +162,7 @@ INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, 
             *(int4 *)(pool + offset + p * 128) = state.fetched_inputs[p - start];
 }
 
-/* Returns bits that are the same in all lanes, so that the compiler knows that they are. */
+/* Returns `bits` by a ballot, so that the compiler knows that all lanes have the same value. */
 INLINE uint warp_uniform(uint bits, int lane)
 {
     uint ballot;
@@ -167,7 +170,7 @@ INLINE uint warp_uniform(uint bits, int lane)
     return ballot;
 }
 
-/* Changes the weights by the updates of the block in `state.before`, whose records are given. */
+/* Changes the weights by the updates of the block in `state.before`. records: its records. */
 INLINE void change_weights(const float *pool, MatmulState &state, const float *records,
                            int matmul_warp, int lane)
 {
@@ -202,8 +205,8 @@ INLINE void change_weights(const float *pool, MatmulState &state, const float *r
         }
 }
 
-/* Adds the products of this warp's weights and its inputs of the next block to `sum`: units x
- * samples, where column r has sample SAMPLE_OF(r). */
+/* Adds the products of this warp's weights and its inputs of the next block to `sum` (units x
+ * samples). Column r of `sum` has sample SAMPLE_OF(r). */
 INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (&sum)[TILES][4],
                             int matmul_warp, int lane)
 {
@@ -229,8 +232,11 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
         }
 }
 
-/* Loops over this work-item's weights. exists: whether the network has the weight. first: the
- * offset, among the network's parameters, of the first weight of unit j that this work-item holds.
+/* Loops over this work-item's weights.
+ *
+ * exists: whether the network has the weight.
+ * first: the offset, among the network's parameters, of the first weight of unit j that this
+ * work-item holds.
  * input_offset: the offset of the weight from `first`. */
 #define FOR_EACH_WEIGHT(BODY)                                                                      \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                                          \
@@ -247,7 +253,7 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
             }                                                                                      \
     }
 
-/* Computes the numbers of the matmul warp and of the lane anew, so that no registers hold them. */
+/* Recomputes the indices of the matmul warp and of the lane, so that they occupy no registers. */
 #define COMPUTE_WARP_AND_LANE                                              \
     OPAQUE(item)                                                           \
     int lane = item & 31, warp = item >> 5, matmul_warp = MATMUL_WARP & 31;
@@ -263,8 +269,9 @@ INLINE void load_matmul_warp(float *pool, MatmulState &state, const Run *run, co
         fetch_inputs(state, run, (const int *)pool + DATA_ROW_AT, start, matmul_warp, lane);
         store_inputs(pool, state, state.next, start, matmul_warp, lane);
     }
-    /* the weights are fetched after the inputs, so that registers need not wait for both at a time;
-     * after the barrier the warps that make records may overwrite the first block's data rows */
+    /* The weights are fetched after the inputs, so that the two fetches do not occupy registers at
+     * the same time. After the barrier, the warps that make records may overwrite the first block's
+     * data rows. */
     PART_BARRIER(3, MATMUL_ITEMS + RECORD_ITEMS);
     FOR_EACH_WEIGHT(weight = exists ? (before + first)[input_offset] : 0.0f;)
 }

@@ -1,15 +1,15 @@
-/* The sequential core: the part of training a network with one hidden layer that has to be done
- * sample after sample, by one warp. pipeline.h explains exact blocking, of which it is a part.
+/* The sequential core: the part of training a network with one hidden layer that one warp does
+ * sample by sample. pipeline.h explains exact blocking, to which the core belongs.
  *
- * It works on one record in shared memory for each sample. The core finds in the record
- *   - the sums of the hidden units as older weights give them (RECORD_BASE),
- *   - the coefficients with which this sample's update changes these sums of the REACH next samples
+ * Each sample has a record in shared memory. The core reads from the record
+ *   - the sums of the hidden units, computed with older weights (RECORD_BASE),
+ *   - the coefficients by which this sample's update changes the sums of the REACH next samples
  *     (RECORD_COEFFICIENT),
  *   - the targets (RECORD_TARGET), and the decay from this sample to the end of the block
  *     (RECORD_FACTOR).
- * It adds the terms of the loss (RECORD_TERM), and delta (RECORD_DELTA): for each hidden unit, the
- * change of a weight whose input is 1. A coefficient times delta is the change of a later sum; such
- * changes are added up in `pending`. */
+ * It writes to the record the terms of the loss (RECORD_TERM) and delta (RECORD_DELTA). delta[j] is
+ * the change of a weight of hidden unit j whose input is 1. A coefficient times delta is the change
+ * of a later sample's sums; `pending` adds up these changes. */
 
 #pragma once
 
@@ -17,36 +17,36 @@
 #define HIDDEN 32 /* hidden units */
 #define OUTPUTS 10 /* outputs */
 #define BLOCK 8 /* records of a block */
-#define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
+#define REACH 16 /* number of later samples whose sums a delta changes, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* in OpenCL, work-items that share the weights of an output; in CUDA see SPLIT */
 #define SHARE 32 /* in OpenCL, weights of each of these work-items, a multiple of 4 */
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
-#define PART_SUM_AT 1772 /* offset of the sums of parts, in floats */
+#define PART_SUM_AT 1772 /* offset of the outputs' partial sums, in floats */
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, given result a */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
 #include "dialect/common.h"
 
 #ifdef POCL_DEVICE_ADDRESS_BITS
-/* PoCL takes four times as long to build the unrolled loops */
+/* with unrolled loops, PoCL takes four times as long to build the kernels */
 #undef UNROLL
 #define UNROLL
 #endif
 
-/* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA there can
- * be more of them, since they exchange partial sums without shared memory.
+/* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA, SPLIT can
+ * be larger than PARTS, because the work-items exchange partial sums without shared memory.
  *
- * KEEP_IN_REGISTER makes the compiler keep a number in a register. A start address that contains
- * such a number stays in a register, too; otherwise the compiler would read the start of shared
- * memory again and again, which takes 25 cycles. */
+ * KEEP_IN_REGISTER makes the compiler keep a number in a register. An address computed from this
+ * number stays in a register, too. Without it, the compiler would read the start of shared memory
+ * again and again, which takes 25 cycles each time. */
 #ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
 #define PORTION SHARE
@@ -86,33 +86,38 @@
 /* The registers of a work-item, which has a part of the weights of one output, and UNITS_PER_ITEM
  * hidden units. */
 typedef struct {
-    /* the upper layer's weights, twice: PORTION weights of the output, for its sum, and each hidden
-     * unit's weights to all outputs, for its error */
+    /* the upper layer's weights, stored twice: PORTION weights of the output, to compute its sum;
+     * and the weights from each hidden unit to all outputs, to compute the unit's error */
     float to_output[PORTION], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
     /* pending[u][d]: the change of unit u's sum for the d-th sample after the last one */
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
-    /* the biases before the block before this one, and before this block: as old as the weights by
-     * which RECORD_BASE was computed for this block and for the next one */
+    /* bias_base: the biases before the previous block, as old as the weights with which this
+     * block's RECORD_BASE was computed; bias_start: the biases before this block, as old as the
+     * weights for the next block's RECORD_BASE */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
-    /* of the last sample, whose changes to_hidden and pending do not contain yet: the changes of
-     * the outputs' biases, the deltas and outputs of the hidden units, the coefficients, and the
-     * factor of the weight decay */
+    /* values of the last sample, because to_hidden and pending do not contain its changes yet: the
+     * changes of the outputs' biases, the deltas and outputs of the hidden units, the coefficients,
+     * and the factor of the weight decay */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
-    int output, part; /* the output, and which part of its weights */
-    int origin; /* 0, in a register (KEEP_IN_REGISTER), as a part of addresses in shared memory */
+    int output, part; /* the indices of the output and of the part of the output's weights */
+    int origin; /* 0; it is added to addresses, to keep them in registers (KEEP_IN_REGISTER) */
 } SequentialCore;
 
 /* True if the last part's weight j is beyond the padded hidden units. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
-/* Trains on the samples of a block. record: the record of the first sample. count: number of
- * samples, at least one. rate: learning rate. keep: factor of the weight decay for one sample.
+/* Trains on the samples of a block.
  *
  * The time is the sum of the samples' latencies. While the warp waits, it therefore does work that
  * the next result does not need: it changes `to_output` while the errors are exchanged, `to_hidden`
  * during the next activation, and `pending` while the outputs of the hidden units are exchanged.
- * Reads from shared memory on the critical path come first. */
+ * Reads from shared memory on the critical path come first.
+ *
+ * record: the record of the first sample.
+ * count: number of samples, at least one.
+ * rate: learning rate.
+ * keep: factor of the weight decay for one sample. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)
 {
@@ -120,7 +125,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PORTION : 0;
-    /* of the present sample: the sums of the hidden units, and the output's inputs and target */
+    /* of the current sample: the sums of the hidden units, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PORTION], target = 0.0f;
 
 /* RECORD_BASE of a hidden unit; work-items without a hidden unit read the last one. */

@@ -37,7 +37,7 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. It was chosen on two cores of an AMD EPYC; another number may be faster on other
 CPUs."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""How many counts of set bits of 64-bit words can be added in one byte without overflow."""
+"""Maximum number of popcounts of 64-bit words whose sum fits one byte."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this total number of output pixels. A larger image is
 computed alone."""
@@ -244,11 +244,11 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Count for each output the products that are -1, (M, pixels).
+    """Count the products of -1 of each output, (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
-    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in
-    the first a bit is 1 where an input is not 0, in the second where an input is 1.
+    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays. In
+    the first, a bit is 1 if the input is not 0; in the second, a bit is 1 if the input is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None

@@ -33,14 +33,17 @@ _BITS = 64
 _CHUNK = 64
 """Maximum number of pixel tiles that a task computes."""
 _MOST_PIXELS = 2**24
-"""Maximum number of output pixels of an image. The code reads a table that lists, for each of these
-pixels, the row of its initial accumulators."""
+"""Maximum number of output pixels of an image, which bounds a table with an entry for each pixel:
+the row of its initial accumulators."""
 _WORDS_PER_MICROSECOND = 4000.0
 """64-bit words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
 
 class PopcountCode(GeneratedCode):
-    """A binary layer computed by generated code; its state's `data` is a `Work`."""
+    """Base of algorithms that compute a binary layer by generated code.
+
+    The `data` of their states is a `Work`.
+    """
 
     name = "host_direct_popcount"
     exact = True
@@ -78,7 +81,7 @@ def expected_us(problem: Conv2dProblem, device: Device) -> float:
 
 
 def refusal(layer: BinaryLayer) -> str | None:
-    """Return why generated code cannot compute a layer, or None."""
+    """Return why generated code cannot compute a layer; None if it can."""
     from gossamer.device.native.code import unsupported
 
     problem = layer.convolution
@@ -115,13 +118,18 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 
 
 class Work(NamedTuple):
-    """Sizes and arguments of the calls of generated code that compute a layer.
+    """Sizes and arguments for calling a layer's generated code.
 
-    images: number of images of the layer. tasks: number of tasks per image.
+    code: the function.
+    threads: number of threads.
+    images: number of images of the layer.
+    tasks: number of tasks per image.
     scratch: bytes of the padded or packed copy of an image.
-    fixed: the arguments that are the same in every call. operands: for each operand of the
-    epilogue the address of its constant, or None for a run-time input.
-    source: bytes of an image of the input. target: bytes of an image of a float32 output.
+    fixed: the arguments that are the same in every call.
+    operands: for each operand of the epilogue the address of its constant, or None for a run-time
+    input.
+    source: bytes of an image of the input.
+    target: bytes of an image of a float32 output.
     packed: bytes of an image of the packed output, 0 if there is none.
     arrays: the arrays whose addresses are arguments, kept alive here.
     """
@@ -221,8 +229,8 @@ class Work(NamedTuple):
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct initial accumulators, and for each pixel the index of its row.
 
-    The accumulators are (count, M), with channels as columns.
-    Pixels whose windows extend equally far beyond the image have equal accumulators.
+    The accumulators are (count, M). Pixels whose windows extend equally far beyond the image share
+    a row.
     """
     first, kinds = [], []
     for axis, size in enumerate(base.shape[1:]):

@@ -23,19 +23,24 @@ _ALL_BYTES = 0x00FF00FF00FF00FF
 class Shape:
     """The properties of a layer on which its generated code depends.
 
-    depth: input channels. words: number of words that the channels of a pixel fill, 64 channels
-    each; for every one of these words there are `planes` words in memory.
-    packs: whether the input consists of floats, which are packed first.
-    size, padded: rows and columns of the input, without and with its padding.
-    pads: rows above, and columns to the left.
-    stride: rows and columns. steps: number of words of a window, in each plane.
-    channels: output channels. image: rows and columns of the output.
-    channels_last: whether the channels of a pixel are contiguous.
-    kinds: kinds of the epilogue's operands. expression: the epilogue.
-    has_thresholds: whether a comparison with thresholds replaces the epilogue.
-    writes_floats: whether floats are written. out_planes: bits per value of the packed output; 0 if
-    there is none.
-    borders: whether the initial accumulators differ between pixels.
+    depth: number of input channels.
+    words: number of words per pixel and plane, each with 64 input channels.
+    planes: number of planes of the input: bits per value.
+    packs: True if the input consists of floats, which are packed first.
+    size: rows and columns of the input.
+    padded: rows and columns of the input with its padding.
+    pads: rows of padding above the input, and columns to its left.
+    stride: input rows and columns from one output to the next.
+    steps: number of words of a window, in each plane.
+    channels: number of output channels.
+    image: rows and columns of the output.
+    channels_last: True if the channels of a pixel are contiguous.
+    kinds: for each operand of the epilogue, "channel" or "tensor".
+    expression: the epilogue.
+    has_thresholds: True if a comparison with thresholds replaces the epilogue.
+    writes_floats: True if floats are written.
+    out_planes: bits per value of the packed output; 0 if there is none.
+    borders: True if the initial accumulators differ between pixels.
     """
 
     depth: int
@@ -78,10 +83,11 @@ class Shape:
 class Tile:
     """The outputs that a task accumulates in registers at a time.
 
-    pixels: number of pixels. vectors: number of vectors for each pixel, each of which holds `lanes`
-    output channels.
-    counts_words: whether the CPU can count the set bits of each 64-bit element of a vector;
-    otherwise the set bits of each byte are counted.
+    pixels: number of pixels.
+    vectors: number of vectors per pixel.
+    lanes: number of output channels of a vector.
+    counts_words: True if the CPU can count the set bits of each 64-bit element of a vector. If not,
+    the set bits of each byte are counted.
     """
 
     pixels: int
@@ -97,7 +103,7 @@ class Tile:
 
 ARGUMENTS = ("input", "last", "first", "outside", "offsets", "panels", "borders", "base", "lower",
              "upper", "falls", "alphas")
-"""The first arguments; the addresses of the epilogue's operands follow."""
+"""Names of the first arguments; the addresses of the epilogue's operands follow."""
 
 
 def signs(shape: Shape, tile: Tile, chunk: int) -> str:
@@ -106,11 +112,13 @@ def signs(shape: Shape, tile: Tile, chunk: int) -> str:
     A task computes `chunk` tiles of pixels for one block of output channels. The arguments are the
     addresses of these arrays:
 
-    input: the image. last, first: the last and the first output.
+    input: the image.
+    last, first: the last and the first output.
     outside: the words of a padding pixel.
     offsets: distances in bytes from a pixel's first word to the words of its window (int32).
     panels: the weights (blocks, steps, channels of a block).
-    borders: the row of `base` for each pixel. base: initial accumulators of each channel.
+    borders: the row of `base` for each pixel.
+    base: rows with the initial accumulators of all channels.
     lower, upper: the thresholds of each channel.
     falls: nonzero for channels whose result falls as the accumulator grows.
     alphas: the magnitude of each channel's weights.
@@ -162,8 +170,8 @@ class _Signs:
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
         """Emit the loop over the tiles of a task.
 
-        channels: number of the block's channels that the output has; 0 for a block beyond the last
-        channel, which only fills a word of bits with zeros.
+        channels: number of the block's channels that exist in the output; 0 for a block beyond the
+        last channel, which only fills a word of bits with zeros.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -267,8 +275,8 @@ class _Signs:
     def _planes(self, values: Any, planes: int) -> list[Any]:
         """Return the bits of floats as vectors of booleans, one vector for each plane.
 
-        The last vector says which floats are above 0. With two planes, the first says which floats
-        are not 0.
+        The last vector is true for floats above 0. With two planes, the first vector is true for
+        floats that are not 0.
         """
         zero = ir.Constant(values.type, [0.0] * values.type.count)
         b = self.code.builder
@@ -387,7 +395,7 @@ class _Signs:
             self.code.module, ir.FunctionType(kind, [kind]), name)
 
     def _of_bytes(self, counts: Any) -> Any:
-        """Add the bytes of each word."""
+        """Add up the counts in the bytes of each word."""
         b, lanes = self.code.builder, self.tile.lanes
         words = b.bitcast(counts, self.words)
 

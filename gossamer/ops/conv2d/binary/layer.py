@@ -118,9 +118,9 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether the padding is 0, but inputs have one bit, which cannot represent 0.
+        """Whether the padding is 0 but inputs have one bit, which cannot represent 0.
 
-        The padding is then computed as -1, and the terms that it adds to the sums are subtracted
+        If so, the padding is computed as -1, and the terms that it adds to the sums are subtracted
         afterwards.
         """
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1

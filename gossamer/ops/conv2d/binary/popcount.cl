@@ -1,16 +1,16 @@
 /* Convolution of signs by XOR and popcount of words.
  *
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
- * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
+ * columns of outputs. Shared memory holds its input words, CHUNK words of each pixel at a time. A
  * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp compute 32
- * consecutive channels. They read the same input words, and their votes are 32 output bits. */
+ * consecutive channels. They read the same input words, and their votes form 32 output bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
  * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define MASKED 0 /* 1: words have channels of several groups */
@@ -56,8 +56,8 @@
 #define HALF_WORDS (TILE_M / 32) /* 32-bit parts of the packed channels of one output pixel */
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
-/* With 16 results or more, taps are not unrolled: the inputs of several taps, loaded ahead, would
- * not fit the registers. */
+/* With 16 results or more per work-item, the loops over taps are not unrolled. Unrolled, they would
+ * load the inputs of several taps ahead, which do not fit in the registers. */
 #if WORK_H * WORK_W < 16
 #define UNROLL_TAPS UNROLL
 #else

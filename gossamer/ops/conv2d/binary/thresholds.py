@@ -31,7 +31,7 @@ _LARGEST_BOUND = 2**16
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The integers of each output channel that determine its results:
+    """Integers of each output channel that determine its results.
 
     result = direction * ((accumulator >= lower) + (accumulator >= upper) - 1)
 
@@ -62,7 +62,7 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""The most recently used thresholds: several tables on a device are made from the same ones."""
+"""Cache of thresholds, because several tables on a device are computed from the same thresholds."""
 
 
 def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:
@@ -79,8 +79,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    # the key contains the epilogue: to check the values before a sign, the tuner also computes the
-    # layer with the same weights and only a part of its epilogue
+    # to check the values before a sign, the tuner also computes the layer with the same weights but
+    # only a part of its epilogue; the key therefore contains the epilogue
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 

@@ -1,13 +1,14 @@
 /* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
  * LANES = 8 * VECTORS output channels the work-item counts the pairs of an input and a weight whose
- * signs differ. A vector has a 64-bit word of each of eight output channels. One word of the input
- * at a time is broadcast to a vector. Nothing is staged in shared memory.
+ * signs differ. A vector holds one 64-bit word of weights for each of eight output channels. The
+ * words of the input are broadcast to vectors one by one. Nothing is staged in shared memory.
  *
  * panels: the signs of the weights. The output channels of a group are divided into blocks of
  * LANES. Each block has a panel: for each tap and each word of input channels, one word for each
- * output channel of the block. masks: for each group, words whose bits are 1 for the group's
- * channels. outside: the words that are read in place of pixels outside of the image. plane: number
- * of output pixels of an image. */
+ * output channel of the block.
+ * masks: for each group, words whose bits are 1 for the group's channels.
+ * outside: the words that are read in place of pixels outside of the image.
+ * plane: number of output pixels of an image. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
@@ -15,15 +16,15 @@
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
  * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
-#define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
-#define THRESHOLDS 1 /* 1 where integer thresholds replace the epilogue */
-#define MASKED 0 /* 1 where words have channels of several groups */
-/* 1 where pixels outside of the image are zeros, and inputs have one plane: products with these
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
+#define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
+#define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
+#define MASKED 0 /* 1: words have channels of several groups */
+/* 1: pixels outside of the image are zeros, inputs have one plane, and products with these
  * pixels are not counted */
 #define SKIP_OUTSIDE 0
 #define OUT_HALVES 2 /* 32-bit parts of a word of the output */
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 0
 #endif
 
@@ -72,7 +73,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* the last groups may find fewer than group_words words left in the input */
+    /* for the last groups, the input may have fewer than group_words words left */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;

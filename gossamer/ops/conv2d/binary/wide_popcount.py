@@ -56,7 +56,7 @@ def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
 class WidePopcount(Algorithm):
     """Binary convolution on CPUs.
 
-    A work-item compares the words of a tile of output pixels by output channels.
+    A work-item computes a tile of output pixels by output channels.
     """
 
     op = "conv2d"

@@ -123,8 +123,8 @@ def _variants(problem: Conv2dProblem, device: Device,
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
     """Return the number of channels that a work-item computes.
 
-    The number is 8 or 4 if that many channels are adjacent in memory and have at most 16 bytes,
-    else 1.
+    The number is 8 or 4, at most 16 bytes, if channels are adjacent in memory and their number is
+    a multiple of it; else it is 1.
     """
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:

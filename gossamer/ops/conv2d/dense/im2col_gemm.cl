@@ -1,12 +1,12 @@
 /* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored:
- * its values are gathered from the input while tiles are filled (implicit im2col). An index k of
- * the axis K stands for an input channel c of the group and a tap (r, s).
+ * its values are gathered from the input when tiles are filled (implicit im2col). An index k of the
+ * axis K stands for an input channel c of the group and a tap (r, s).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes TILE_P output pixels by TILE_M output channels, and a work-item computes
- * WORK_P by WORK_M of these outputs. Both operands are read from tiles in shared memory, which have
- * TILE_K values of k and are filled one step ahead. With SLICE_K > 1 the work-items form SLICE_K
+ * WORK_P by WORK_M of these outputs. Both operands are read from tiles in shared memory. A tile has
+ * TILE_K values of k and is filled one step ahead. With SLICE_K > 1 the work-items form SLICE_K
  * sets (k-slices). Each set sums a part of a tile's K range, and the sums of all sets are added at
  * the end; the k-slices give small layers more work-items. With SPLIT_K > 1, SPLIT_K work-groups
  * share the K range of a tile. Each work-group then writes its sums as floats (split, pixel,
@@ -25,7 +25,7 @@
 #define WORK_M 4 /* output channels of a work-item */
 #define SLICE_K 1 /* k-slices of a work-group, whose sums are added at the end */
 #define SPLIT_K 1 /* work-groups that share the K range of a tile */
-/* work-groups that are to fit a multiprocessor at once, which bounds the registers */
+/* work-groups that must fit a multiprocessor at once, which bounds the registers */
 #define BLOCKS_PER_UNIT 1
 /* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x from the
  * window's corner, and the row and column of k in the window */
@@ -33,13 +33,13 @@
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles in shared memory are
  * always 32-bit floats */
 #define HALVES 1
-/* 4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4), else 1 */
+/* 4 if four consecutive k are adjacent in x (NHWC, channels a multiple of 4), else 1 */
 #define VECTOR 1
 /* 1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring k */
 #define PIXELS_FIRST 1
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 0
-/* 4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+/* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
 #define OUT_VECTOR 1
 #endif
 

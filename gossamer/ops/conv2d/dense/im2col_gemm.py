@@ -73,8 +73,8 @@ class Tile:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group.
 
-        This memory holds one tile of each operand and later, in the same place, the sums of the
-        k-slices.
+        This memory holds two tiles of each operand (one is filled ahead) and later, in the same
+        place, the sums of the k-slices.
         """
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0

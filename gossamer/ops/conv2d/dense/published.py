@@ -119,7 +119,7 @@ class Product:
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
-    """Return why the kernel cannot compute products, or None.
+    """Return why the kernel cannot compute products; None if it can.
 
     rows: number of rows of each matrix A.
     members: number of products.

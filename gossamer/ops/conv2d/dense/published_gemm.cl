@@ -54,7 +54,8 @@
     sum[row].w = FMA(factor, (b_row).w, sum[row].w);
 
 /* a_members: number of matrices A; member i of the batch reads matrix i % a_members. Each member
- * has a matrix B and a matrix C of its own. first: elements of C before the first result. */
+ * has its own matrices B and C.
+ * first: elements of C before the first result. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
     int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)

@@ -1,12 +1,12 @@
-/* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
- * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
- * begins at y_first, and a pixel has y_channels channels in memory, which may include channels of
- * other tensors. */
+/* Adds up the sums of work-groups that share the K range of a product, and applies the epilogue.
+ * `sums` has the shape (split, pixel, channel). y and the epilogue's tensor operands are NHWC or
+ * NCHW. In NHWC y begins at y_first, and a pixel has y_channels channels in memory, which may
+ * include channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SPLIT_K 2 /* number of splits */
 #define HALVES 1 /* 1: y and the epilogue's tensor operands are 16-bit floats */
-#define OUT_NHWC 0 /* 1 where y is NHWC, 0 where it is NCHW */
+#define OUT_NHWC 0 /* 1 if y is NHWC, 0 if it is NCHW */
 #endif
 
 #include "dialect/common.h"

@@ -4,8 +4,9 @@
  *
  * panels: the weights. The output channels of a group are divided into blocks of 16 * VECTORS. Each
  * block has a panel: for each tap and each input channel, one weight for each output channel of the
- * block. zeros: a zero for each input channel of a group, read in place of pixels outside of the
- * image. plane: number of output pixels of an image.
+ * block.
+ * zeros: a zero for each input channel of a group, read in place of pixels outside of the image.
+ * plane: number of output pixels of an image.
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
  * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
@@ -15,10 +16,10 @@
 #define PIXELS 6 /* output pixels of a work-item */
 #define VECTORS 2 /* vectors of 16 output channels of a work-item */
 #define HALVES 1 /* 1: x, y, zeros and the epilogue's tensor operands are 16-bit floats */
-#define IN_NHWC 1 /* 1 where x is NHWC, 0 where it is NCHW */
-/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+#define IN_NHWC 1 /* 1 if x is NHWC, 0 if it is NCHW */
+/* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 1
-/* 4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+/* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
 #define OUT_VECTOR 1
 #endif
 

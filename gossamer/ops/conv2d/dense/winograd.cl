@@ -4,7 +4,7 @@
  * INPUT * INPUT points.
  *
  * Tensors are NHWC. x and y begin at x_first and y_first. Their pixels have x_channels and
- * y_channels channels in memory, the channels of other tensors included. A work-item transforms one
+ * y_channels channels in memory, including channels of other tensors. A work-item transforms one
  * channel of one tile. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

@@ -47,7 +47,7 @@ which tile size is tried first."""
 
 @dataclass(frozen=True)
 class _Ready:
-    """The three steps, prepared, and where their intermediate arrays are in the workspace.
+    """The prepared steps, and the places of their intermediate arrays in the workspace.
 
     before: launch that transforms the input.
     product: state of the matrix product's algorithm.

@@ -1,30 +1,30 @@
-/* A convolution in groups on tensor cores, NHWC, with float32 sums.
+/* Grouped convolution of NHWC tensors on tensor cores, with float32 sums.
  *
- * A unit is UNIT neighbouring output channels. It is multiplied as one product over the input
- * channels of all groups that it has channels of, SPAN words of 16 bytes of a pixel. Weights from
- * channels of other groups are zeros.
+ * A unit is UNIT neighbouring output channels, which may belong to several groups. One product
+ * computes a unit. It sums over the input channels of all these groups: SPAN words of 16 bytes of
+ * each pixel. Weights between channels of different groups are zeros.
  *
  * A work-group computes UNITS units of tiles of STRIPS * ROWS by COLUMNS outputs. It copies the
  * weights of its units once, and for each tile the pixels under the windows. In shared memory a
- * pixel takes an odd number of words, and those columns of a row lie side by side that are
- * congruent modulo the stride, so that neighbouring outputs read from different banks.
+ * pixel takes an odd number of words, and columns of a row that are congruent modulo the stride are
+ * adjacent, so that neighbouring outputs read from different banks.
  *
- * A warp multiplies one unit by 16 positions of a strip: a position is a column of ROWS outputs. A
- * row of the left operand is the window of one output. The weights of a column of the window are
- * loaded for all its rows at once, and the pixels of each input row then serve all rows of outputs
- * that it is under. Within a unit the output channels are permuted, so that the sums that a lane
- * gets belong to neighbouring channels of a pixel. */
+ * A warp multiplies one unit by 16 positions. A position is a column of ROWS outputs of a strip.
+ * Each row of the left operand belongs to the window of one output. The weights of a column of the
+ * window are loaded for all its rows at once. Each input row is then loaded once, for all rows of
+ * outputs whose windows contain it. Within a unit the output channels are permuted, so that a
+ * lane's sums belong to neighbouring channels of a pixel. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: TF32 */
 #define ROWS 4 /* rows of outputs of a warp */
-#define STRIPS 2 /* strips of ROWS rows of a tile */
+#define STRIPS 2 /* strips of ROWS rows in a tile */
 #define COLUMNS 14 /* columns of outputs of a tile */
 #define UNITS 4 /* units of a work-group */
-#define STAGES 2 /* tiles in shared memory: 2 where a work-group takes several tiles, else 1 */
+#define STAGES 2 /* tiles in shared memory: 2 if a work-group computes several tiles, else 1 */
 #define TILES 2 /* tiles of 8 output channels of a unit: 2 or 4 */
 #define SPAN 2 /* words of a pixel that a unit reads, an even number */
-#define PIECES 8 /* words of a pixel that a work-group reads, SPAN of them by the last unit */
+#define PIECES 8 /* words of a pixel that a work-group reads; its last unit reads SPAN of them */
 #define GROUP_IN 4 /* input channels of a group */
 #define GROUP_OUT 4 /* output channels of a group */
 #define KERNEL_H 3 /* rows of the window */
@@ -34,7 +34,7 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define WARPS 4 /* warps of a work-group */
-#define PER_UNIT 4 /* work-groups that a multiprocessor is to hold at once, which bounds registers */
+#define PER_UNIT 4 /* work-groups that a multiprocessor should hold, which bounds registers */
 #endif
 
 #include "dialect/common.h"

@@ -1,4 +1,4 @@
-"""grouped_mma: convolution in groups on tensor cores, several groups side by side."""
+"""grouped_mma: grouped convolution on tensor cores, with several groups per product."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _MOST_KERNEL = 7
 
 
 class GroupedMma(Algorithm):
-    """Convolution in groups on tensor cores in float16 or TF32, with float32 sums.
+    """Grouped convolution on tensor cores in float16 or TF32, with float32 sums.
 
-    At least 16 neighbouring output channels are multiplied as one product over the input channels
-    of all their groups, with zeros as the weights from other groups. An infinity or NaN therefore
-    becomes NaN in the groups that share a product with its own.
+    One product computes at least 16 neighbouring output channels. It sums over the input channels
+    of all their groups, with zeros as weights between different groups. An infinity or NaN in the
+    input of a group therefore becomes NaN in the results of all groups of the same product.
     """
 
     op = "conv2d"
@@ -112,7 +112,7 @@ class GroupedMma(Algorithm):
 
 
 def _works(problem: Conv2dProblem, precision: str, device: Device) -> tuple[Work, ...]:
-    """Return the candidates in a precision; none where the channels are no whole words."""
+    """Return the candidates in a precision; none if channels do not fill whole words."""
     if problem.channels % layout_of(problem, precision, 2).word_channels:
         return ()
     return works_of(problem, precision, device.limits)
@@ -149,7 +149,7 @@ def pack(arrays: Mapping[str, np.ndarray], layout: Layout, units: int) -> np.nda
     Lane l has column l / 4 of a tile, and the (l % 4)-th register of each word. Column 2 q + i of
     tile t of a unit is channel 2 q T + 2 t + i of the unit, where T is the number of its tiles.
 
-    units: number of units with those that fill the last work-group, whose weights are zeros.
+    units: number of units, including units of zeros that fill the last work-group.
     """
     problem, words = layout.problem, layout.word_channels
     weight = np.asarray(arrays["weight"], np.float32)

@@ -1,4 +1,4 @@
-"""Tiles of grouped_mma: which of them fit, and how long they are expected to take."""
+"""Tiles of grouped_mma: which of them fit, and their expected times."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ Size = TypeVar("Size")
 WARPS = 4
 """Warps of a work-group."""
 _PER_UNIT = {72: 4, 88: 3}
-"""The work-groups that a multiprocessor is to hold at once, by the most registers for the sums of a
-work-item and the weights of a column of the window. Four leave 128 registers to a work-item, and
-three 168; addresses, pixels and indices take up to 60."""
+"""Number of work-groups that a multiprocessor should hold at once, by the maximum number of
+registers for a work-item's sums and the weights of a column of the window. With four work-groups a
+work-item has 128 registers, with three it has 168. Addresses, pixels and indices take up to 60."""
 _ROWS, _STRIPS, _COLUMNS, _UNITS = (1, 2, 4, 7), (1, 2, 4), (7, 8, 14, 16, 28, 32, 56), (1, 2, 4)
 _EXCESS_ROWS, _EXCESS_COLUMNS = 1.15, 1.1
-"""The most rows and columns that tiles may cover, relative to the fewest that any tiles cover."""
+"""Maximum number of rows and of columns that tiles may cover, relative to the minimum over all tile
+sizes."""
 _CANDIDATES = 6
 """Maximum number of candidate tiles in each precision."""
 # The rates below are estimates for an H200, not yet fitted to measurements. They only decide the
 # order in which tiles are tried.
 _PRODUCT = 1.5
-"""Cycles of a multiprocessor for one instruction mma of a warp."""
+"""Cycles of a multiprocessor for one mma instruction of a warp."""
 _BANKS = 128
 """Bytes per cycle that a multiprocessor reads from or writes to shared memory."""
 _READ, _STORED = 24.0, 14.0
 """Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and that it writes."""
 _LINE = 128
-"""Bytes of a line of the L1 cache, of which a multiprocessor addresses one per cycle."""
+"""Bytes of a line of the L1 cache; a multiprocessor accesses one line per cycle."""
 _COPY_INSTRUCTIONS, _SCHEDULERS = 20, 4
 """Instructions of a copy to shared memory; warp schedulers of a multiprocessor."""
 _LATENCY, _COPY_LATENCY, _STORE_LATENCY, _INSTRUCTION = 40, 1200, 80, 2
-"""Cycles that a warp waits for a fragment from shared memory, and for a tile from memory; that it
-needs to store a row of outputs of two lanes, and for an instruction of a copy."""
+"""Cycles that a warp waits for a fragment from shared memory, that it waits for a tile from device
+memory, that it needs to store a row of outputs, and that it needs for an instruction of a copy."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class GroupedTile:
     """The sizes of a work-group, which are a variant's config.
 
     rows: rows of outputs of a warp.
-    strips: strips of so many rows of a tile.
+    strips: strips of `rows` rows in a tile.
     columns: columns of outputs of a tile.
     units: units of output channels of a work-group.
     tiles: tiles of 8 output channels of a unit, 2 or 4.
-    stages: tiles of outputs whose pixels are in shared memory at once; 2 where a work-group takes
-    several tiles, else 1.
+    stages: number of tiles whose input pixels are in shared memory at once: 2 if a work-group
+    computes several tiles, else 1.
     """
 
     rows: int
@@ -68,7 +69,7 @@ class GroupedTile:
 class Layout:
     """How the channels of a problem are divided into units.
 
-    word_channels: channels of 16 bytes of a pixel.
+    word_channels: channels in a word of 16 bytes.
     unit: output channels of a unit.
     """
 
@@ -93,26 +94,26 @@ class Layout:
         return rounded_up(max(map(self._words, range(self.units))), 2)
 
     def _words(self, unit: int) -> int:
-        """Return the words of a pixel with the input channels of a unit."""
+        """Return the number of words of a pixel with input channels of a unit."""
         problem = self.problem
         last = min((unit + 1) * self.unit, problem.out_channels) - 1
         end = (last // problem.group_out_channels + 1) * problem.group_channels
         return -(-end // self.word_channels) - self.first_word(unit)
 
     def pieces(self, count: int) -> int:
-        """Return the words of a pixel that a work-group of `count` units reads."""
+        """Return how many words of a pixel a work-group of `count` units reads."""
         ends = range(count - 1, self.units + count - 1, count)
         return self.span + max(self._first_words[end] - self._first_words[end + 1 - count]
                                for end in ends)
 
     @cached_property
     def _first_words(self) -> list[int]:
-        """The first word of each unit, with those that fill the last work-group."""
+        """The first word of each unit, including units that fill the last work-group."""
         return [self.first_word(unit) for unit in range(self.units + max(_UNITS))]
 
     @cached_property
     def lines(self) -> Mapping[int, int]:
-        """The rows of pixels that a warp reads, for each number of rows of outputs."""
+        """Number of input rows that a warp reads, by its number of rows of outputs."""
         stride, dilation = self.problem.stride[0], self.problem.dilation[0]
         return {rows: len({i * stride + r * dilation for i in range(rows)
                            for r in range(self.problem.kernel[0])}) for rows in _ROWS}
@@ -125,7 +126,7 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def layout_of(problem: Conv2dProblem, precision: str, tiles: int) -> Layout:
-    """Return the layout of units of so many tiles of 8 output channels."""
+    """Return the layout whose units have `tiles` tiles of 8 output channels."""
     return Layout(problem, 8 if precision == "fp16" else 4, 8 * tiles)
 
 
@@ -133,7 +134,7 @@ def layout_of(problem: Conv2dProblem, precision: str, tiles: int) -> Layout:
 class Work:
     """The work of a launch with one tile size.
 
-    Its sizes are those of grouped_mma.cu.
+    The terms are those of grouped_mma.cu.
     """
 
     layout: Layout
@@ -166,7 +167,7 @@ class Work:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """Rows and columns of pixels of a tile."""
+        """Rows and columns of input pixels that a tile reads."""
         problem, tile = self.layout.problem, self.tile
         return problem.window(0, tile.strips * tile.rows), problem.window(1, tile.columns)
 
@@ -235,8 +236,9 @@ class Work:
 def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Work, ...]:
     """Return the candidates, the fastest expected first.
 
-    For each number of units and of stages, only the tile with the lowest expected time is a
-    candidate: the estimate of how much they matter is the least certain.
+    For each pair of numbers of units and of stages, the tile with the lowest expected time is a
+    candidate. Several pairs are tried, because their effect on the time is the least certain part
+    of the estimate.
     """
     most = 4 if precision == "fp16" and problem.group_out_channels % 32 == 0 else 2
     layout = layout_of(problem, precision, most)
@@ -262,7 +264,11 @@ def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Wo
 
 
 def _close_covers(sizes: Mapping[Size, int], outputs: int, most: float) -> list[Size]:
-    """Return the keys of the sizes of tiles that cover at most `most` times the fewest outputs."""
+    """Return the keys of tile sizes that cover few outputs beyond the last one.
+
+    Tiles cover the outputs, rounded up to whole tiles. A size is among the results if its tiles
+    cover at most `most` times the minimum over all sizes.
+    """
     covered = {key: -(-outputs // size) * size for key, size in sizes.items()}
     return [key for key, count in covered.items()
             if count <= most * min(covered.values())]

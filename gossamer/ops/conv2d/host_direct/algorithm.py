@@ -172,7 +172,7 @@ def shape_of(problem: Conv2dProblem) -> Conv2dProblem:
 
 
 def refusal(problem: Conv2dProblem) -> str | None:
-    """Return why generated code cannot compute a convolution, or None."""
+    """Return why generated code cannot compute a convolution; None if it can."""
     from gossamer.device.native.code import unsupported
 
     if (reason := unsupported(problem.epilogue.expression)) is not None:
@@ -187,8 +187,10 @@ def refusal(problem: Conv2dProblem) -> str | None:
 
 
 class Work(NamedTuple):
-    """Sizes and arguments of the calls of generated code that compute a convolution.
+    """Sizes and arguments for calling a convolution's generated code.
 
+    code: the function.
+    threads: number of threads.
     tasks: number of tasks per image.
     scratch: bytes of scratch memory that a thread needs.
     fixed: the arguments that are the same in every call.
@@ -224,7 +226,8 @@ class Work(NamedTuple):
 class _Table(NamedTuple):
     """Nonzero weights, by input block, output channels and position.
 
-    positions: the position in a block's views at which a weight's inputs for a tile begin.
+    positions: for each weight, the position in a block's views at which its inputs for a tile
+    begin.
     weights: (positions, outputs), the weights of output channels that are computed together.
     starts: (blocks, M / outputs + 1), index of the first position for these output channels.
     """
@@ -262,11 +265,12 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
 def _units(starts: np.ndarray, groups: int, tiles: int, threads: int, copies: bool) -> np.ndarray:
     """Divide a table's rows into units of similar work.
 
-    The work of a row is its number of nonzero weights. No unit has rows of several groups of the
-    convolution. The result holds the first row of each unit, followed by the number of rows.
+    A row is the output channels that are computed together. Its work is its number of nonzero
+    weights. No unit has rows of several groups of the convolution. The result holds the first row
+    of each unit, followed by the number of rows.
 
-    copies: whether each unit of a tile copies the tile's views. There are then no more units than
-    are needed to give each thread the same amount of work.
+    copies: True if each unit of a tile copies the tile's views. In this case, there are no more
+    units than are needed to give each thread the same amount of work.
     """
     rows, tasks = (starts.shape[1] - 1) // groups, max(tiles * groups, 1)
     enough = (count for count in range(1, rows + 1) if tasks * count >= _TASKS * threads

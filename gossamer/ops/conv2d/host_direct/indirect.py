@@ -1,7 +1,7 @@
 """Convolution on CPUs in NHWC, with vectors along the output channels.
 
 LLVM compiles the code. The method is that of M. Dukhan, "The Indirect Convolution Algorithm"
-(2019): a table has the addresses of the pixels under each window, so no image is copied or padded.
+(2019): a table lists the offsets of the pixels under each window, so no image is copied or padded.
 The vectors are full even for small images, because they run over channels, which are contiguous in
 memory.
 """
@@ -95,9 +95,9 @@ class HostIndirectDepthwise(HostDirect):
         if (reason := native.unavailable(device)) is not None:
             return reason
         if not problem.is_depthwise or problem.out_channels != problem.channels:
-            return "is not depthwise, with an output channel for each input channel"
+            return "is not depthwise with one output channel per input channel"
         if problem.taps > _MOST_TAPS or max(problem.pads[1::2]) >= problem.window(1):
-            return f"has more than {_MOST_TAPS} taps, or windows in the padding"
+            return f"has more than {_MOST_TAPS} taps, or windows that lie entirely in the padding"
         return refusal(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:

@@ -11,8 +11,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 _MOST_VECTORS = 14
 """Maximum number of vectors of a tile; their sums are kept in registers."""
 _OTHERS = 2
-"""Number of registers for values other than the sums, and other than one weight for each output
-channel of a tile."""
+"""Number of registers for values other than sums and weights. A tile needs one more register for
+each of its output channels, which holds a weight."""
 _MOST_PIXELS = 8
 """Maximum number of pixels of a tile whose vectors run along output channels; the addresses of its
 pixels are kept in registers."""
@@ -36,10 +36,11 @@ class Views:
 
     copies: first row and column of each view, in pixels of the padded input.
     beyond: for each of these first rows, how many rows past a tile's height are read.
-    height: number of rows of the largest tile. row: number of floats of a row of a view.
+    height: number of rows of the largest tile.
+    row: number of floats of a row of a view.
     further: number of vectors of a row after those of the tile, which taps of later columns read.
-    step: distance in floats between two positions that a table can specify; 0 if the input itself
-    is read and a position is the index of a channel.
+    step: distance in floats between neighbouring positions of a table; 0 if the input itself is
+    read, in which case a position is the index of a channel.
     """
 
     copies: tuple[tuple[int, int], ...]

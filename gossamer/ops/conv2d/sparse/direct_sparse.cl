@@ -4,9 +4,10 @@
  * weight multiplies. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* work-items of a work-group; where THREADS is not defined, this file is the kernel `stretch` */
+/* work-items of a work-group; if THREADS is not defined, this file contains the kernel `stretch` */
 #define THREADS 64
-/* output points of a work-item; where POINTS is not defined, this file is the kernel `untiled` */
+/* output points of a work-item; if POINTS is not defined, this file contains the kernel `untiled`
+ * */
 #define POINTS 1
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
@@ -51,11 +52,13 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 
 /* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
  * on. A line is a row of output pixels, and a place is one pixel of this row. outer and inner
- * together are the index of the image; _Points in direct_sparse.py divides it between them.
+ * together select the image; _Points in direct_sparse.py divides the batch between them.
  *
- * plane: points of one outer index. row: points of one line. inner, as a parameter: points of one
- * place. x_outer, ..., y_inner: the elements by which a step along an index moves the window in x
- * and the result in y. */
+ * plane: points of one outer index.
+ * row: points of one line.
+ * inner, as a parameter: points of one place.
+ * x_outer, ..., y_inner: the strides of the window in x and of the result in y along each index, in
+ * elements. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \

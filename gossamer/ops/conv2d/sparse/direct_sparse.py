@@ -212,9 +212,9 @@ def _work(weights: Weights, problem: Conv2dProblem, spans: int,
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the order in which rows are multiplied.
 
-    The rows of a group of channels are sorted by length, the longest first, and dealt in turn to
-    `parts` parts. The parts then have similar work. Neighbouring rows, which run at the same time,
-    have similar lengths and read the same input channels at the same time.
+    The rows of a group of channels are sorted by length, the longest first, and assigned in turn to
+    `parts` parts, so that the parts have similar work. Neighbouring rows, which run at the same
+    time, have similar lengths and read the same input channels at the same time.
     """
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)

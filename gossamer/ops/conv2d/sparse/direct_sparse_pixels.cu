@@ -8,18 +8,18 @@
  * of its own part of the input channels.
  *
  * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
- * horizontal taps. In a tap's copy a vector has the eight inputs that the tap reads for the pixels
- * of a fragment, with zeros for inputs outside of the image. The vectors lie line by line. With a
- * vertical stride above 1 the lines that one tap reads lie together: with a stride of 2 the even
- * lines come first, then the odd lines. So for each column the vectors of a tile's fragments follow
- * one another, and `offsets` has the offset of the first vector. ldmatrix gathers 16 columns of two
- * fragments at once. ldmatrix cannot transpose numbers of 32 bits, so in TF32 a lane loads one
- * float of every fourth column.
+ * horizontal taps. Each vector of a tap's copy contains the eight inputs that the tap reads for the
+ * pixels of a fragment, with zeros for inputs outside of the image. The vectors are stored line by
+ * line. With a vertical stride above 1, the lines that one tap reads are adjacent: with a stride of
+ * 2, the even lines come first, then the odd lines. For each column, the vectors of a tile's
+ * fragments are therefore consecutive, and `offsets` contains the offset of the first vector.
+ * ldmatrix gathers 16 columns of two fragments at once. ldmatrix cannot transpose numbers of 32
+ * bits, so in TF32 a lane loads one float of every fourth column.
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments. WARPS_P warps share a tile of pixels,
- * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. Each set is added up
- * by one work-group of the cluster: all warps of the cluster write their sums of the set to the
- * shared memory of this work-group. The sets are assigned to the work-groups round-robin. */
+ * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. One work-group of the
+ * cluster adds up each set: all warps with sums of the set write them to the shared memory of this
+ * work-group. The sets are assigned to the work-groups round-robin. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -53,8 +53,8 @@
 #define SHARE (BLOCKS * WARPS_P * OF_WARP / CLUSTER) /* sets that a work-group adds up */
 #define ROWS (BLOCKS * TILES * 16) /* output channels of a work-group */
 #define WORDS (HALVES ? 1 : 2) /* words of 16 bytes in a vector */
-/* Code that runs only once waits until it is fetched, so loops of few iterations are not
- * unrolled. */
+/* The time of code that runs only once is mostly the time to fetch its instructions, so loops of
+ * few iterations are not unrolled. */
 #define ONCE_EACH _Pragma("unroll 1")
 
 /* The part of a step that a lane loads: its weights, and the offsets of its columns in bytes. */
@@ -138,8 +138,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int first_line = GROUP_ID(1) * lines;
     int first_fragment = (GROUP_ID(2) - image * tiles_across) * width;
 
-    /* A work-item copies one input of a tile, for one channel after the other. Where a tile has
-     * more inputs than the work-group has work-items, a work-item copies several inputs one after
+    /* A work-item copies one input of a tile, for one channel after the other. If a tile has more
+     * inputs than the work-group has work-items, a work-item copies several inputs one after
      * another. */
     int top = first_line * stride_y - pad_top, left = first_fragment * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
@@ -191,7 +191,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* an empty statement: for the compiler, start and stop are first used here, so
+                /* for the compiler, this empty statement is the first use of start and stop, so
                  * that the loads above do not wait for them */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;

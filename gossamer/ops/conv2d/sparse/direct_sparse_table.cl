@@ -1,19 +1,19 @@
-/* Sparse convolution with weights in tables, several output channels at once. A block is ROWS
+/* Sparse convolution with weights in tables, for several output channels at once. A block is ROWS
  * output channels. The block has the columns in which any of its channels has a weight, and the
  * input of a column is loaded once for all channels of the block. `columns` has for each column the
- * offset of its input from the start of a window. `values` has for each column ROWS weights; the
- * weight is zero where a channel has no weight. Both tables are read four columns at a time;
- * columns with zero weights fill up the last four columns of a block.
+ * offset of its input from the start of a window. `values` has for each column ROWS weights, which
+ * are zero for channels without a weight in the column. Both tables are read four columns at a
+ * time; columns with zero weights fill up the last four columns of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
  * multiple of ROWS, share the columns of a block and add up their sums at the end. A work-group
  * computes BLOCKS blocks, which read the same inputs.
  *
  * Output points are counted over (lines, places, images): lines are rows of output pixels, and
- * places are positions along a line. plane: index of a plane; here a plane is one image, or all
- * images where images are innermost. With LINEAR a line has as many places as an input line. Places
- * past the last output of a line are then computed and not stored, and the number of a point is
- * also the start of its window. Without LINEAR the start of every point's window is computed. */
+ * places are positions along a line. A plane is one image, or all images if images are the
+ * innermost axis. With LINEAR a line has as many places as an input line. Places
+ * past the last output of a line are computed, but not stored, and the index of a point is also the
+ * offset of its window. Without LINEAR the start of every point's window is computed. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
@@ -27,7 +27,7 @@
 #define MASKED 0
 #define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
 /* distance in points from a work-item's point (or vector) to its next point: LANES * VECTOR, or
- * less where the next point would lie past the last point */
+ * less if the next point would be past the last point */
 #define DISTANCE 32
 /* 1: a line has as many places as an input line; 0: the start of every point's window is
  * computed */
@@ -86,8 +86,8 @@
     int place = (int)QUOTIENT(in_line, images);         \
     int image = in_line - place * images;
 
-/* POINT(k) is a work-item's k-th point, whose inputs can be read. Several work-items may have the
- * same point; IS_OWN(k) tells whether this work-item stores the point. */
+/* POINT(k) is a work-item's k-th point. It is never past the last point, so its inputs can be read.
+ * Several work-items may have the same point; IS_OWN(k) is true if this work-item stores it. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \

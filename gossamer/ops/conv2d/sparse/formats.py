@@ -22,8 +22,8 @@ DENSEST = 0.75
 """Maximum density at which sparse algorithms are tried. By a rule of thumb, dense algorithms are
 faster at larger densities on any device."""
 _CANDIDATES = 512
-"""Number of remaining channels, those with the most nonzero weights, from which the next channel of
-a block is chosen. The limit bounds the time for layers with many channels."""
+"""The next channel of a block is chosen from this many remaining channels, those with the most
+nonzero weights. The limit bounds the time for layers with many channels."""
 _UNROLLED = 4
 """Number of columns that a kernel multiplies per loop iteration."""
 _MULTIPLE = 8
@@ -126,8 +126,9 @@ def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
     """Group the rows of a mask (M, K) into blocks of similar rows.
 
     Blocks have `rows` rows; the last block may have fewer. A block starts with the remaining row
-    that is true most often. Rows are then added one at a time: each time the remaining row with the
-    highest cosine similarity to the union of the block's rows; among equals, the first one.
+    that is true most often. Rows are then added one at a time. The next row is the remaining row
+    with the highest cosine similarity to the union of the block's rows, the first one if several
+    are equal.
     """
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")

@@ -34,7 +34,7 @@ the device."""
 
 @dataclass(frozen=True)
 class PixelTile:
-    """The sizes of a work-group's tile and of the parts of its warps.
+    """The sizes of a work-group's tile, and the division of the tile among warps.
 
     tiles: number of tiles of 16 output channels in a block.
     blocks: number of blocks of a work-group.

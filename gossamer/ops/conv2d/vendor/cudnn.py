@@ -162,7 +162,7 @@ class Cudnn(Algorithm):
 
 
 def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
-    """Return why cuDNN is not asked for a problem, or None."""
+    """Return why cuDNN is not asked for a problem; None if it is asked."""
     if (reason := unavailable(CUDNN, device) or too_large(problem)) is not None:
         return reason
     if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:

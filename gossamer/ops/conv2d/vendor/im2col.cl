@@ -8,7 +8,7 @@
  *   CHWN_ORDER   x (channel, row, column, image); matrix (channel, r, s, pixel, image)
  * UNIT_BYTES is the size of the unit that is copied at a time: an element, or 4 or 16 bytes of
  * neighbours along the innermost dimension of NHWC or CHWN. The size of the innermost dimension and
- * all strides count units.
+ * all strides are in units.
  *
  * A work-item copies one unit of one pixel for every tap. */
 

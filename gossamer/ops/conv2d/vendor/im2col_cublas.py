@@ -92,7 +92,7 @@ class _Call:
 class Im2colCublas(Algorithm):
     """Product of the weights and the gathered im2col matrix by cuBLAS.
 
-    cuBLAS applies the epilogue if it supports the epilogue; otherwise a separate kernel does.
+    cuBLAS applies the epilogues that it supports; a separate kernel applies the others.
     """
 
     op = "conv2d"
@@ -104,8 +104,8 @@ class Im2colCublas(Algorithm):
         if (reason := unavailable(CUBLAS, device)) is not None:
             return reason
         if problem.is_depthwise:
-            return ("depthwise: each channel would be a product of few rows, has "
-                    f"{problem.channels} channels")
+            return (f"is depthwise: each of the {problem.channels} channels would be a separate "
+                    "product of few rows")
         return too_large(problem)
 
     def version(self, device: Device) -> str:

@@ -143,7 +143,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Return one launch, or none if the output is empty.
 
-    weights: the layer's constants, named as those of its convolution.
+    weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.
     """
     problem = layer.convolution

@@ -1,9 +1,9 @@
 /* Loads inputs to shared memory and registers, for the kernels on bit tensor cores. results.h
  * computes outputs from sums.
  *
- * Tensor cores multiply bits: the product of two bits is 1 where both bits are 1. A step is 256
- * bits of the inner product, WORDS words of a pixel's window. With inputs of one bit, where a bit 1
- * stands for 1 and a bit 0 for -1, the sum for a pixel and a channel is
+ * Tensor cores multiply bits: the product of two bits is 1 if both bits are 1. A step is 256
+ * bits of an inner product, or WORDS words of a pixel's window. With inputs of one bit, where a bit
+ * 1 stands for 1 and a bit 0 for -1, the sum for a pixel and a channel is
  *
  *     4 ones(x & w) - 2 ones(x) - (the sum of the channel's weights inside of the image).
  *
@@ -15,9 +15,9 @@
  *
  *     2 ones - (the number of inputs that are not 0).
  *
- * In both cases the kernels first compute 2 ones - counted. There, ones is the number of ones of
- * all products, and counted is a number that is the same for all channels: ones(x) with inputs of
- * one bit, the number of inputs that are not 0 with inputs of two bits. */
+ * In both cases the kernels first compute 2 ones - counted. `ones` is the number of ones of all
+ * products. `counted` is the same for all channels: ones(x) with inputs of one bit, the number of
+ * inputs that are not 0 with inputs of two bits. */
 
 #pragma once
 
@@ -34,13 +34,13 @@
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
-/* Bytes of a pixel that lie side by side: one word of each plane. */
+/* Bytes of one word of each plane of a pixel; these words are adjacent. */
 #define PLACE_BYTES (WORD_BYTES * PLANES)
 /* Bytes of a line, which has one word of each pixel of a tile. 32 bytes of padding let the next
  * line begin 8 banks further on. */
 #define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
 
-/* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */
+/* Starts an asynchronous copy of a word of each plane, or of zeros if size is 0. */
 INLINE void copy_word(uint target, const uchar *source, int size)
 {
 #if PLACE_BYTES < 16
@@ -76,9 +76,11 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. tap.x: words from the window's first word to this word.
- * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps
- * that only fill up the last step have a row outside of any image. */
+/* Starts the copy of one word of a window.
+ *
+ * tap.x: words from the window's first word to this word.
+ * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps that
+ * only fill up the last step have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
@@ -87,9 +89,9 @@ INLINE Window window_of(const Source &source, const Position &position)
               inside ? PLACE_BYTES : 0);
 }
 
-/* A lane's part of one step of a pixel, as tensor cores take it: 32 bits of the lower half and 32
- * bits of the upper half of the step. With two planes a word is multiplied twice, and each of the
- * two products has its own bits. */
+/* A lane's bits of one step of a pixel, as the instruction's operand: 32 bits of the lower half and
+ * 32 bits of the upper half of the step. With two planes a word is multiplied twice, and each of
+ * the two products has its own bits. */
 struct Operand {
     uint low[PLANES], high[PLANES];
 };
@@ -104,10 +106,10 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. words: address of the pixel's word in line `lane % 4` of
- * the step (each line has one word of every pixel). With words of 64 bits a lane's part is the two
- * halves of one word. With words of 32 bits a lane's part is two words; the second word lies four
- * lines after the first one. */
+/* Loads a lane's bits of a pixel's step. words: address of the pixel's word in line `lane % 4` of
+ * the step (each line has one word of every pixel). With words of 64 bits, a lane has the two
+ * halves of one word. With words of 32 bits, a lane has two words; the second word is four lines
+ * after the first one. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

@@ -4,7 +4,8 @@
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
  * WARPS_C * TILES_C * 8 channels. These outputs are divided among the WARPS_P * WARPS_C
  * warps of a set. The steps of the inner products are divided among WARPS_K sets, and the sums of
- * all sets are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive
+ * all sets are added at the end. A phase is the span between two barriers, in which each set
+ * multiplies AT_ONCE steps. Channels are ordered so that a lane has 2 * TILES_C consecutive
  * channels of a pixel, and can pack their bits without data of other lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -13,8 +14,8 @@
 #define WARPS_K 1 /* sets of warps, each for a part of the steps of every inner product */
 #define TILES_P 1 /* tiles of 16 pixels of a warp */
 #define TILES_C 4 /* tiles of 8 channels of a warp */
-#define STAGES 3 /* parts of shared memory, each for the operands of AT_ONCE * WARPS_K steps */
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define STAGES 3 /* buffers in shared memory, each for the operands of a phase */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #endif
 
 #include "dialect/common.h"
@@ -31,8 +32,7 @@
 /* Bytes of a line, which has one word of every pixel of a tile, and number of lines of a stage. */
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
-/* Lines that a work-group copies at once, and the number of turns that all lines of a stage
- * take. */
+/* Lines that a work-group copies at once, and how often it does so for a stage. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
 /* Taps that a work-item loads at once, and whether it loads them one phase before it copies their
@@ -40,7 +40,7 @@
 #define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
 #define TAPS_AHEAD (LINE_TURNS <= 4)
 /* Numbers of 16-byte pieces of weights: STEP_PIECES for one step and the channels of a warp,
- * STAGE_PIECES for a stage and all channels, and the part of a stage that each work-item copies. */
+ * STAGE_PIECES for a stage and all channels, PIECES_A_WORK_ITEM for the share of a work-item. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
 #define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)
@@ -114,7 +114,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                          loaded[i]);
         }
     };
-    /* copy_weights and copy_inputs copy nothing where `number` lies beyond the last phase */
+    /* copy_weights and copy_inputs copy nothing if `number` is beyond the last phase */
     auto copy_weights = [&](int number, int stage) {
         if (number < phases) {
             uint held = start + stage * STAGE_BYTES + INPUT_BYTES;

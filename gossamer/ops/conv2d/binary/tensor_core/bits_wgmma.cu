@@ -4,20 +4,21 @@
  * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
  * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, counted through all images,
  * one after the other. Warpgroups do not wait for each other: while one warpgroup writes its
- * results, another multiplies. A warpgroup has STAGES parts of shared memory, each for the input
- * words of AT_ONCE steps. A warpgroup copies the words of its windows to these parts, and begins to
- * copy the words of its next tile before it has computed the present one. With COPIERS, two more
- * warps for each warpgroup copy in its place, and do nothing else. With HALO, which needs COPIERS,
- * each stage holds all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C /
- * 4 consecutive channels of a pixel, and can pack their bits without data of other lanes. With
- * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
+ * results, another multiplies. A warpgroup multiplies AT_ONCE steps in a phase. Each warpgroup has
+ * STAGES buffers in shared memory, each for the input words of a phase. It copies the words of its
+ * windows to these buffers, and begins to copy the words of its next tile before it has computed
+ * the current one. With COPIERS, two additional warps per warpgroup do nothing but these copies.
+ * With HALO, which needs COPIERS, each buffer holds all inputs of a tile (halo.h). Channels are
+ * ordered so that a lane has TILE_C / 4 consecutive channels of a pixel, and can pack their bits
+ * without data of other lanes. With EXCHANGES a warp reads and writes floats through shared memory
+ * (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
 #define WARPGROUPS 2 /* warpgroups that multiply */
-#define COPIERS 1 /* 1: two more warps for each warpgroup do nothing but copy */
-#define STAGES 3 /* parts of shared memory for the inputs of a warpgroup */
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define COPIERS 1 /* 1: two additional warps per warpgroup do nothing but copy */
+#define STAGES 3 /* buffers in shared memory for the inputs of a warpgroup */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #define HALO 0 /* 1: a stage holds all inputs of a tile (halo.h), which needs COPIERS */
 #endif
 
@@ -55,9 +56,11 @@
 #define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
-/* Initialises the barriers, and starts the copies of weights. held: the address in shared memory at
- * which the weights are kept. barriers: a barrier for the weights of each phase. rings: for each
- * warpgroup, the barriers of the ring of its stages. */
+/* Initialises the barriers, and starts the copies of weights.
+ *
+ * held: the address of the weights in shared memory.
+ * barriers: a barrier for the weights of each phase.
+ * rings: for each warpgroup, the barriers of the ring of its stages. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *rings, int phases)
 {
@@ -245,7 +248,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
             const uchar *halo = stages + reading.slot * STAGE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
-                /* where the lane's word lies in the halo, and the number of the word's tap */
+                /* the offset of the lane's word in the halo, and the number of the word's tap */
                 int2 place = own_taps[(phase * AT_ONCE + step) * WORDS + lane % 4];
                 upper[buffer][step] = load_from_halo(halo, windows[0], place, zeros);
                 lower[buffer][step] = load_from_halo(halo, windows[1], place, zeros);

@@ -11,8 +11,8 @@
  * A row of this shared memory is one pixel. It has a part for each of the pixel's four lanes, and
  * 16 bytes of padding follow each part, so that eight lanes access all 32 banks.
  *
- * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the
- * epilogue's operand, and undefined where the epilogue has none. */
+ * Macros: EXCHANGES is 1 if floats are exchanged. EXCHANGED_OPERAND is the name of the epilogue's
+ * operand; it is undefined if the epilogue has none. */
 
 #pragma once
 
@@ -34,8 +34,10 @@
 #define ROW_PIECES (TILE_C / PIECE_FLOATS)
 
 /* The pixels and channels whose floats a warp exchanges. The lanes of the warp copy pieces of 16
- * bytes in turn. shared: the warp's shared memory. end: the number after the last channel of the
- * group. */
+ * bytes in turn.
+ *
+ * shared: the warp's shared memory.
+ * end: the group's last channel + 1. */
 struct Exchange {
     uchar *shared;
     int first_pixel, pixels, first_channel, end, out_channels, lane;

@@ -1,12 +1,12 @@
-/* Halos for bits_wgmma.cu: the input pixels under the windows of a tile of output pixels, which are
- * copied once for all taps.
+/* Halos for bits_wgmma.cu. A halo is the input pixels under the windows of a tile of output pixels.
+ * It is copied once for all taps.
  *
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. For each word of a
  * pixel the halo has an array with this word of all its pixels. HALO_LINE is the size of such an
- * array in bytes, with padding after it, so that the next array begins 8 banks further on. A tap
- * outside of the image has the number of another pixel, which may belong to another row or image.
- * The tap's operand is therefore not loaded from the halo, but from zeros in shared memory. */
+ * array in bytes, with padding after it, so that the next array begins 8 banks further on. For a
+ * tap outside of the image, the halo has a pixel of another row or image. The operand of such a tap
+ * is therefore loaded from zeros in shared memory instead of the halo. */
 
 #pragma once
 
@@ -26,7 +26,7 @@
 #if HALO
 #define HALO_LINE (CEIL_DIV(HALO_PIXELS * PLACE_BYTES, 128) * 128 + 32)
 
-/* Returns a bit for each tap of a window, which is 1 where the tap is inside of the image. */
+/* Returns a bit for each tap of a window, which is 1 if the tap is inside of the image. */
 INLINE uint taps_inside(const Source &source, const Window &window)
 {
     uint columns = 0, inside = 0;
@@ -45,6 +45,7 @@ INLINE int corner_of(const Source &source, const Position &position, const Windo
 }
 
 /* Starts a work-item's copies of a halo: the copies of pixels `first`, `first + step` and so on.
+ *
  * position: the position of the tile's first output pixel; the halo has no pixels of earlier
  * images. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,
@@ -68,16 +69,20 @@ INLINE void copy_halo(uint target, const Source &source, const Position &positio
     }
 }
 
-/* The window of a lane's pixel. start: bytes of the halo before the window. inside: a bit for each
- * tap, 1 where the tap is inside of the image. */
+/* The window of a lane's pixel.
+ *
+ * start: bytes of the halo before the window.
+ * inside: a bit for each tap, 1 if the tap is inside of the image. */
 struct OwnWindow {
     int start;
     uint inside;
 };
 
-/* Loads the bits of one step (256 bits of a pixel's inner product) that this lane multiplies; zeros
- * where their tap is outside of the image. place.x: bytes from the window's first word to the
- * lane's word. place.y: number of the word's tap. */
+/* Loads the bits of one step (256 bits of a pixel's inner product) that this lane multiplies, or
+ * zeros if their tap is outside of the image.
+ *
+ * place.x: bytes from the window's first word to the lane's word.
+ * place.y: number of the word's tap. */
 INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
                               const void *zeros)
 {

@@ -4,13 +4,13 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined OUTPUT_PLANES
-#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
 /* number of channels whose floats are read and written at once: 8 with 16-bit floats. With 32-bit
- * floats it is 4 where a group's channels lie side by side in memory and their number is a multiple
- * of 4, else 1 */
+ * floats it is 4 if a group's channels are adjacent in memory and their number is a multiple of 4,
+ * else 1 */
 #define VECTOR 1
 /* number of classes of output pixels if the constants of all classes are kept in shared memory,
  * else 0; all pixels of a class have the same taps inside of the image */
@@ -65,7 +65,7 @@ INLINE Place place_of(const Target &target, const Position &at)
                        + target.classes[target.rows + at.column]};
 }
 
-/* A bit for each of COUNT channels, 1 where the channel's result falls as its sum rises. */
+/* A bit for each of COUNT channels, 1 if the channel's result falls as its sum rises. */
 template <int COUNT> struct Flips {
     uint words[COUNT > 32 ? COUNT / 32 : 1];
 };
@@ -141,8 +141,8 @@ template <int COUNT> struct Words {
 };
 
 #if FOLDED
-/* Returns word shifted left by one bit. The new lowest bit is 1 where 2 ones - counted is larger
- * than `largest`. */
+/* Returns word shifted left by one bit. The new lowest bit is 1 if 2 ones - counted is larger than
+ * `largest`. */
 INLINE uint with_sign(uint word, int largest, int counted, int ones)
 {
     return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
@@ -175,9 +175,9 @@ INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][CO
 #endif
 
 #if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`. words[0] says which
- * results are 1. With two planes words[1] says which results are not 0, and is the first plane in
- * memory. */
+/* Writes the words of COUNT channels of a pixel, which begin at `channel`. In words[0], the bits of
+ * results that are 1 are set. With two planes, the bits of results that are not 0 are set in
+ * words[1], which is the first plane in memory. */
 template <int COUNT>
 INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
                         int channel, int end)
@@ -212,9 +212,8 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 #endif
 
 #if !FOLDED
-/* Writes COUNT consecutive channels of PIXELS pixels where results are not single bits; see
- * write_channels. Values that are loaded for a channel are used for all pixels, so pixels that do
- * not exist are computed, too, but not written. */
+/* Implements write_channels if FOLDED is 0. Values that are loaded for a channel are used for all
+ * pixels, so pixels that do not exist are computed, too, but not written. */
 template <int PIXELS, int COUNT>
 INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                           const Target &target, const Place (&places)[PIXELS],
@@ -283,12 +282,16 @@ INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)
 }
 #endif
 
-/* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels. ones: the number of ones of
- * each pixel and channel. counted: for each pixel the number that bits.h calls counted. constants:
- * the number that is added to the sum of each channel; where FOLDED, the largest value of 2 ones -
- * counted for which the channel's bit is 0. channel: number of the first channel, a multiple of
- * COUNT. end: the number after the last channel of the group. floats: for each pixel the index of
- * the first channel's float. exists: whether each pixel exists. */
+/* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels.
+ *
+ * ones: the number of ones of each pixel and channel.
+ * counted: for each pixel the number that bits.h calls counted.
+ * constants: for each channel, the number that is added to its sum; if FOLDED, the largest value of
+ * 2 ones - counted for which the channel's bit is 0.
+ * channel: number of the first channel, a multiple of COUNT.
+ * end: the group's last channel + 1.
+ * floats: for each pixel, the index of the first channel's float.
+ * exists: whether each pixel exists. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],

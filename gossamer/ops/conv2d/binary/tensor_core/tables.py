@@ -34,10 +34,11 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Four lanes
-    share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter and 2 *
-    quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel quarter
-    * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column 8 * i + 2 * quarter + e.
+    unit: number of channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Four
+    lanes share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter
+    and 2 * quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel
+    quarter * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column
+    8 * i + 2 * quarter + e.
     units: number of units of each group of the convolution.
     together: number of units that a work-group computes; their weights are adjacent in each step.
     steps: number of 256-bit steps of an inner product, rounded up to whole phases.

@@ -20,7 +20,7 @@
 #define SUMS (TILE_C / 2)
 
 /* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256 bits.
- * The numbers of ones are added to sums; where `adds` is 0 they replace the sums. Of each 8
+ * The numbers of ones are added to sums; if `adds` is 0, they replace the sums. Of each 8
  * channels a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
  * and lane / 4 + 8 of its warp's 16 pixels. */
 INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
@@ -39,9 +39,11 @@ INLINE ulong described_weights(uint address)
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
-/* Starts the products of the steps of a phase, as one wgmma group. upper, lower: the operands of
- * the lane's two pixels. weights: the address of the weights of phase 0. The first product of phase
- * 0 sets the sums, and all other products are added to them. */
+/* Starts the products of the steps of a phase, as one wgmma group. The first product of phase 0
+ * sets the sums, and all other products are added to them.
+ *
+ * upper, lower: the operands of the lane's two pixels.
+ * weights: the address of the weights of phase 0. */
 INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
                            const Operand (&lower)[AT_ONCE], uint weights, int phase)
 {

@@ -1,12 +1,14 @@
 """PTX for a sparse convolution whose weights are immediate operands of its instructions.
 
-Method: weights compiled into the kernel (SparseRT, 2020). In registers, a work-item holds the sums
-of one pixel and image (or two images in float16) for all channels of a block. An input is read once
+Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds in registers the sums
+of one pixel and image (two images in float16) for all channels of a block. An input is read once
 for all nonzeros of its tap, and each nonzero is one multiply-add with an immediate factor. The
 batch is the innermost axis of the inputs. Inputs are copied to shared memory and padded there, so
-that no tap has to test for the border. Warps that start at different parts of a stage's code fetch
-instructions in parallel; prefetch warps, if the config has any, fetch the code one stage before it
-is needed.
+that no tap has to test for the border.
+
+A stage is the input channels that are computed between two barriers. Warps that start at different
+parts of a stage's code fetch instructions in parallel. Prefetch warps, if the config has any, fetch
+the code one stage before it is needed.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
 
 @dataclass
 class _Copy:
-    """A vector of each input channel that a work-item copies to shared memory.
+    """The vector of each input channel that a work-item copies to shared memory.
 
     source: register with the address of the vector in `channel`.
     target: register with the address of the vector in the first slot of shared memory.
@@ -412,7 +414,7 @@ class _BlockCode:
     def _make_room(self, chunk: Sequence[int]) -> None:
         """Emit code before a stage that adds float16 sums to float32 sums where necessary.
 
-        A channel's sums are added if they would otherwise have more than MOST_TERMS terms after the
+        A channel's float16 sums are added if they would have more than MOST_TERMS terms after the
         stage. A channel that has more than MOST_TERMS terms in a single stage overflows: its sums
         are also added after every part of the stage, because warps run the parts in different
         orders.

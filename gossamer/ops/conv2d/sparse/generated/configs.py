@@ -163,14 +163,16 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
     """Return the configs that fit the device, the fastest expected first.
 
-    The result is empty if no config fits.
+    The result is empty if no config fits. The order is:
 
-    In a large batch three configs come first, because the model is least accurate in comparing
-    them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
-    config of each other kind (channels, k_groups, prefetch warps) follows. These best configs
-    alternate with configs that differ from the first ones in tiles or staggered entries, or that
-    have longer stages. The config with the shortest code comes last, unless it is already listed,
-    for efforts that leave little time for building.
+    1. In a large batch, the best config with prefetch warps, the best with k_groups and the best
+       with neither, because the model is least accurate in comparing these three. In a small batch,
+       the best config.
+    2. The best config of each other kind (channels, k_groups, prefetch warps). These configs
+       alternate with variations of the first configs, which have other tiles, other staggered
+       entries or longer stages.
+    3. The config with the shortest code, unless it is already listed. It is for efforts that leave
+       little time for building.
 
     halves: True for float16.
     most_lines: maximum number of instructions of the code.

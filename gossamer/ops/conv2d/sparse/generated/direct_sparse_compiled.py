@@ -74,7 +74,7 @@ class DirectSparseCompiled(Algorithm):
             return None
         if not (long := configs(problem, device.limits)):
             return (f"no tile fits the {device.limits.shared_bytes_opt_in} bytes of shared memory "
-                    f"of {device.name} and the number of copies of a work-item")
+                    f"of {device.name} and the limits on work-items, registers and copies")
         shortest = min(lines(GeneratedTiling(problem, config)) for config in long)
         return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
                 f"{shortest / _LINES_PER_SECOND:.0f} s to build, more than the limit of "
