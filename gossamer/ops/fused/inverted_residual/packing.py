@@ -159,10 +159,10 @@ def _both_halves(value: float) -> str:
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the constants of each chunk, (chunks, 32-bit words).
+    """Return the constants of each chunk as an array (chunks, 32-bit words).
 
-    For each chunk, the array holds the expansion weights, the depthwise weights, the channel
-    operands of the epilogues of expansion and depthwise convolution, and the projection weights.
+    The words of a chunk are the expansion weights, the depthwise weights, the channel operands of
+    the epilogues of expansion and depthwise convolution, and the projection weights, in this order.
     Weights of padding channels are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk
