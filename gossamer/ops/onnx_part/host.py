@@ -66,7 +66,9 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Return what runs a part: an EmptyPart if any tensor has no elements, else a session.
+    """Return the object that runs a part.
+
+    The object is an EmptyPart if any tensor has no elements, else a session.
 
     The parameters are those of session_of().
     """

@@ -36,8 +36,8 @@ _MOST_BYTES = 2**31 - 2**24
 """Maximum bytes of the constants of a part: 2 GiB, the limit of an ONNX model in memory, less 16
 MiB for the model's nodes."""
 _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
-"""If no problem of a part has more floating-point operations and no tensor more elements, the part
-runs on one thread. An element is assumed to cost about 25 cycles."""
+"""A part runs on one thread if none of its problems has more floating-point operations, and none of
+its tensors more elements, than these numbers. An element is assumed to take about 25 cycles."""
 _RUNS, _FIRST = 9, 2
 """Number of runs of a profile, and number of warm-up runs among them."""
 
