@@ -153,7 +153,7 @@ class Candidate:
 
     @property
     def likely_cost(self) -> float:
-        """Time in microseconds, estimated if there is no measured one."""
+        """Measured time in microseconds, or the estimated time of an unmeasured candidate."""
         return self.cost if self.expected_us is None else self.expected_us
 
     @property

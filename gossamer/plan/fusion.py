@@ -1,4 +1,4 @@
-"""Joins layers that one step computes into one layer.
+"""Combination of layers that are computed in one step.
 
 A fusion is several layers that one algorithm may compute; a part is all layers that a library for
 whole networks may compute together.

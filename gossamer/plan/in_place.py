@@ -156,8 +156,8 @@ def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bo
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Return the channel at which each part begins.
 
-    The parts are a concatenation's inputs in its output, or a copy's output in its input. None if
-    the problem neither joins nor selects channels in NHWC, if a part is not aligned (see
+    The parts are a concatenation's inputs in its output, or a copy's output in its input. Returns
+    None if the problem neither joins nor selects channels in NHWC, if a part is not aligned (see
     aligned_channels()), or if the larger tensor has 2^31 elements or more.
     """
     slices = _slices(problem)
