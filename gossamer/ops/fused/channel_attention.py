@@ -1,6 +1,6 @@
 """Squeeze-and-excite layers in one kernel.
 
-In the algorithm channel_attention, for NVIDIA GPUs, a cluster of work-groups computes each image.
+The algorithm channel_attention runs on NVIDIA GPUs. A cluster of work-groups computes each image.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
     """Return the scaling of an element as an epilogue, and the sources of the other tensors.
 
-    None if the element or its gate is not read exactly once, or if a tensor is read twice.
+    Returns None if the element or its gate is not read exactly once, or if a tensor is read twice.
     """
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None

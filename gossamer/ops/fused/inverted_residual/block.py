@@ -109,7 +109,7 @@ class Block:
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
     """Return a fusion as a block without squeeze-and-excite.
 
-    None if the layers are not a block of this kind.
+    Returns None if the layers are not a block of this kind.
 
     expands: whether the block has a convolution that expands its input.
     """
@@ -124,8 +124,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Return a fusion as a block that begins with a network's first convolution.
 
-    None if the layers are not a block of this kind. A layer that computes the image from the
-    network's input may precede the first convolution.
+    Returns None if the layers are not a block of this kind. A layer that computes the image from
+    the network's input may precede the first convolution.
     """
     if len(problem.parts) not in (3, 4):
         return None

@@ -29,8 +29,8 @@
 /* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by the gates of
  * their image instead */
 #define CONVOLVES 1
-/* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
- * pixel, and `totals` receives the sum of each channel over each tile */
+/* 1: the projection is computed; 0: y receives the convolved hidden channels, `hidden` numbers for
+ * each pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
 /* 1: `hidden` is `real_hidden` (the number of hidden channels) rounded up to a multiple of CHUNK;
  * 0: `hidden` equals `real_hidden` */

@@ -37,7 +37,7 @@
 #define WARPGROUPS_M 1 /* number of parts into which the output channels are divided */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a), and BULK is 1; 0: a
+/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a); this requires BULK; 0: a
  * warpgroup is one warp */
 #define WGMMA 0
 #endif

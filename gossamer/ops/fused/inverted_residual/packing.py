@@ -137,8 +137,9 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
     """Return the bounds to which an expression clips its first input.
 
-    None if the expression does anything else, or if float16 cannot represent a bound exactly. With
-    exact bounds, rounding the input to float16 before or after clipping gives the same result.
+    Returns None if the expression does anything else, or if float16 cannot represent a bound
+    exactly. With exact bounds, rounding the input to float16 before or after clipping gives the
+    same result.
     """
     if expression.outputs == (0,):
         return -np.inf, np.inf
