@@ -131,7 +131,8 @@ def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
     """Return the constant by which a step divides.
 
-    None if the divisor is not a constant, or is too large or too small for a precise reciprocal.
+    Returns None if the divisor is not a constant, or if it is too large or too small for a precise
+    reciprocal.
     """
     step = _step_of(expression, division.arguments[1])
     if step is None or step.function != "constant":

@@ -6,7 +6,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
-/* numbers that are loaded at once: 4 where the depth is a multiple of 4, else 1 */
+/* numbers that are loaded at once: 4 if the depth is a multiple of 4, else 1 */
 #define VECTOR 4
 #define HELD 4 /* pieces that a work-item reads while the previous kernel still runs */
 #define ROUNDS 4 /* nonzero: results are rounded to 16-bit floats; 0: they are 32-bit floats */

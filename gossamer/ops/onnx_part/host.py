@@ -195,7 +195,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
                constants: Mapping[int, np.ndarray]) -> str:
     """Return the first operator with which ONNX Runtime may end the process; "" if there is none.
 
-    These are the operators of _FATAL that read or compute a tensor without elements.
+    An operator of _FATAL may end the process if it reads or computes a tensor without elements.
 
     shapes: shapes of the model's inputs; None for inputs that are not tensors.
     constants: as for Session.

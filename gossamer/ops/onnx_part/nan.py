@@ -24,7 +24,7 @@ _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
 _POSITIONS = frozenset(("ArgMax", "ArgMin"))
 _WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
-"""Operators that lose NaN in a single type, with this type. Both forms of a model propagate NaN
+"""Pairs of an operator and the only type in which it loses NaN. Both forms of a model propagate NaN
 through these operators."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))

@@ -207,7 +207,7 @@ def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dic
 def part_of_node(name: str) -> int | None:
     """Return the index of the problem to which a node belongs, from the node's name.
 
-    None if ONNX Runtime has added the node.
+    Returns None if ONNX Runtime has added the node.
     """
     found = re.match(rf"(?:fused )?(\d+){_SEPARATOR}.", name)
     return int(found[1]) if found else None
