@@ -16,8 +16,8 @@ def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_fir
     length = x.shape[axis]
     if last:
         x = np.flip(x, axis)
-    # the bitwise complement reverses the order of integers, like negation, which would overflow for
-    # the smallest integer
+    # The bitwise complement reverses the order of integers. So does negation, but it would overflow
+    # for the smallest integer.
     key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if largest else x
     is_nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros((), bool)
     if count == 1 and (nan_first or not is_nan.any()):

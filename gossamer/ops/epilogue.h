@@ -1,8 +1,8 @@
 /* The epilogue of a kernel: arithmetic on each result before it is stored. epilogue.py, beside this
- * file, writes these macros; without an epilogue, results are stored unchanged.
+ * file, generates these macros. The definitions below leave results unchanged.
  *
- * `channel` is the result's channel. `index` is the offset, in elements, at which each tensor
- * operand has the number for this result. */
+ * `channel` is the result's channel. `index` is the offset in elements at which the macros read
+ * every tensor operand for this result. */
 
 #pragma once
 

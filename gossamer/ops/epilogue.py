@@ -205,7 +205,7 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
     """Apply an epilogue to a result in host memory, in place.
 
-    No memory is allocated if _is_simple_chain() is true of the expression.
+    If _is_simple_chain() holds for the expression, no memory is allocated.
     """
     expression = epilogue.expression
     if not _is_simple_chain(expression):

@@ -7,7 +7,7 @@
 /* number of consecutive elements that a work-item computes, 1 or 4; with 4, a float32 result must
  * be aligned to 16 bytes, and a float16 result to 8 bytes */
 #define VECTOR 1
-#define HALVES 1 /* 1: the result and the tensor operands are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: the result and the tensor operands are 16-bit floats; 0: 32-bit floats */
 #endif
 
 #include "dialect/common.h"

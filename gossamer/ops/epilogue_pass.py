@@ -1,7 +1,7 @@
 """Application of an epilogue in a separate kernel, to results or to zeros.
 
-This code is not in epilogue.py, because a change of its kernel would then invalidate the measured
-times of all algorithms that import epilogue.py.
+This code is not in epilogue.py, which many algorithms import: if it were, every change of the
+kernel would invalidate the measured times of all these algorithms.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            of_zeros: bool = False) -> list[Launch]:
     """Return the launches that apply an epilogue to output 0.
 
-    The epilogue is applied in place; for the identity there are no launches.
+    The epilogue is applied in place. There are no launches for the identity without `of_zeros`.
 
     output: spec of the output, in float32 or float16, without padding and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. Tensor
     operands have the output's dtype and layout; channel operands are float32.
     first_tensor_input: index of the run-time input that is the first tensor operand.
     work_group: number of work-items per work-group.
-    of_zeros: whether to apply the epilogue to zeros instead of the values of output 0, which needs
-    a launch even for the identity.
+    of_zeros: whether to apply the epilogue to zeros instead of the values of output 0.
     """
     if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
         return []

@@ -3,10 +3,10 @@
 The number of threads is a setting in the configs of host algorithms, so that it is saved and
 reported like any other setting.
 
-By default algorithms use all threads, as NumPy and ONNX Runtime do, but small layers may use one.
-The threads that compute a
-product wait for each other. If another program occupies the processor on which one of the threads
-runs, each product may last until that program's time slice ends. A single thread is then faster.
+By default, algorithms use all threads, as NumPy and ONNX Runtime do, but small layers may use one
+thread. The threads that compute a product wait for each other. If another program occupies the
+processor of one thread, the product takes until that program's time slice ends. A single thread is
+faster in this case.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting that are measured. With ONE a library uses one thread, with ALL as many
-threads as it may. If a plan is made for a given number of threads, this number replaces ALL."""
+"""The values of the setting that are measured. With ONE, a library uses one thread; with ALL, all
+threads that it may use. If a plan is made for a given number of threads, this number replaces
+ALL."""
 
 _SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
 _SMALL = 2**22
-"""Maximum number of multiply-adds for which one thread may be faster than several: as many take
-some 50 microseconds, in which threads have to be woken and to wait for each other."""
+"""Maximum number of multiply-adds for which one thread may be faster than several. They take about
+50 microseconds; waking several threads and waiting for them takes a large part of this time."""
 _SERIAL = 2**18
 """Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if it
 may use more."""
@@ -66,9 +67,9 @@ def of_threads(variants: Iterable[Variant], threads: Threads, device: Device,
                multiply_adds: float = math.inf) -> Iterable[Variant]:
     """Return the variants that use a number of threads, and those without this setting.
 
-    If the number is ALL, variants with one thread are returned, too, for problems that are small
-    enough to be faster with one. All variants are returned if none of them qualifies, and on
-    devices other than the host.
+    If the number is ALL, variants with one thread are also returned, for problems with at most
+    _SMALL multiply-adds. If no variant qualifies, or if the device is not the host, all variants
+    are returned.
     """
     if device.compiles:
         return variants
@@ -93,7 +94,10 @@ def threads_in(config_text: str) -> Threads | None:
 
 
 def without_host_threads(config: Config, device: Device) -> Config:
-    """Return a config on the host without the number of threads; other devices' as they are."""
+    """Return a config of the host without its number of threads.
+
+    A config of another device is returned unchanged.
+    """
     return config if device.compiles else tuple(
         setting for setting in config if setting[0] != THREADS)
 

@@ -1,5 +1,5 @@
-/* How kernels of a network's first layers load an image, or compute its numbers from another
- * tensor, such as bytes. */
+/* Macros with which the kernels of a network's first layers load an image, or compute the image
+ * from another tensor, such as bytes. */
 
 #pragma once
 
@@ -27,9 +27,9 @@
  * number of elements of a channel in NCHW */
 #define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
 #define IMAGE_CHANNEL(plane) (IMAGE_NHWC ? 1 : (plane))
-/* Sets a variable to the image's number at the offset `place`, or to 0 outside of the image. The
- * arithmetic is not in a branch, so that a kernel can load several elements before it uses the
- * first of them. */
+/* Sets a variable to the image's number at the offset `place`, or to 0 if the number does not
+ * exist. The arithmetic is not in a branch, so that a kernel can load several elements before it
+ * uses the first of them. */
 #define LOAD_IMAGE(value, image, place, channel, exists) { \
     value = (exists) ? IMAGE_ELEMENT(image, place) : 0.0f; \
     GIVEN_EPILOGUE(value, channel, 0) \

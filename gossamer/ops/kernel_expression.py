@@ -19,8 +19,8 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
-"""Divisions are replaced if the divisor's magnitude is between the inverse of this number and this
-number, where reciprocals are normal floats of full precision."""
+"""Maximum magnitude of divisors that are replaced; the minimum is its inverse. Within this range,
+reciprocals are normal floats of full precision."""
 _MOST_ROUNDED = 2.0**22
 """Maximum magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
@@ -118,7 +118,7 @@ def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
     for _ in range(2):
         remainder = written.add("fma", quotient, opposite, dividend)
         quotient = written.add("fma", remainder, reciprocal, quotient)
-    # the remainder of an infinite estimate is NaN, so such an estimate is kept
+    # the remainder of an infinite estimate is NaN, so an infinite estimate is not corrected
     is_finite = written.add("less", written.add("abs", estimate), written.constant(float("inf")))
     return written.add("where", is_finite, quotient, estimate)
 
@@ -131,7 +131,8 @@ def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
     """Return the constant by which a step divides.
 
-    None if the divisor is not a constant, or is too large or too small for a precise reciprocal.
+    Returns None if the divisor is not a constant, or if it is too large or too small for a precise
+    reciprocal.
     """
     step = _step_of(expression, division.arguments[1])
     if step is None or step.function != "constant":

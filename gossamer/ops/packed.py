@@ -56,7 +56,7 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
     """Return the narrowest packed dtype that represents all possible values of an output.
 
-    None if no packed dtype does.
+    Returns None if no packed dtype does.
 
     output: index of the output among those of the expression.
     """

@@ -1,18 +1,18 @@
-/* How kernels write the bits of values to packed words, in parts of 32 bits. */
+/* Macros with which kernels write the bits of values to packed words, in parts of 32 bits. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined TARGET_PLANES
-/* number of planes. One plane holds the values -1 and 1. Two planes hold the values -1, 0 and 1; a
- * bit of the first plane is set where the value is not 0 */
+/* number of planes: one for the values -1 and 1, two for the values -1, 0 and 1. With two planes, a
+ * bit of the first plane is 1 if the value is not 0 */
 #define TARGET_PLANES 1
 #define TARGET_PARTS 1 /* 32-bit parts of a word, 1 or 2 */
 #endif
 
 #include "dialect/common.h"
 
-/* A number of four bits. Each bit says whether a comparison, such as `> 0.0f`, holds for one of
- * four floats. */
+/* A number of four bits, one for each of four floats. A bit is 1 if the comparison, such as
+ * `> 0.0f`, holds for its float. */
 #define FOUR_BITS(four, comparison) \
     ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
      | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)

@@ -33,8 +33,7 @@ def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
 
 
 def elements_per_channel(spec: TensorSpec) -> int:
-    """Return the number of consecutive elements in memory that belong to the same channel (axis 1).
-    """
+    """Return the number of consecutive elements per channel (axis 1) in memory."""
     if len(spec.shape) != 4:
         return math.prod(spec.shape[2:])
     axes = AXES[spec.layout]
@@ -124,7 +123,7 @@ def groups_for(items: int) -> tuple[int, ...]:
 def cannot_compile(problem: Problem, device: Device) -> str | None:
     """Return why kernels cannot compute a problem on a device; None if they can.
 
-    The kernels in question support only unpacked elements and 32-bit indices.
+    This check is for kernels that support only unpacked elements and 32-bit indices.
     """
     for spec in (*problem.inputs, *problem.outputs):
         if device.compiles and spec.format.is_packed:
@@ -157,9 +156,9 @@ def too_large(problem: Problem) -> str | None:
 
 
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
-    """Return why kernels cannot index the tensors of some variant; None if they can.
+    """Return why kernels cannot index all tensors of the variants; None if they can.
 
-    Also None on a device that does not compile kernels.
+    Returns None on a device that does not compile kernels.
     """
     if not device.compiles:
         return None

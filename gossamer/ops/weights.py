@@ -31,7 +31,7 @@ class WeightsInfo:
     facts : ValueFacts
         The value facts of the weights if they have few distinct values; else REAL.
     scaled_signs : bool
-        Whether each output channel has a number c > 0 such that all its weights are c or -c.
+        Whether all weights of each output channel are c or -c, with one c > 0 per channel.
     dense_groups : float
         Fraction of the groups of four weights that have more than two nonzeros; 0 for weights with
         2:4 sparsity. A group holds the weights of four neighbouring input channels for one tap and

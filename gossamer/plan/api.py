@@ -52,8 +52,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         host.
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers when a batch size is first used; the fastest
-        plan is taken. Times are stored on disk and not measured again. By default nothing is
-        measured, and each layer takes the first supported algorithm in a fixed order.
+        plan is chosen. Times are stored on disk and not measured again. By default nothing is
+        measured, and each layer uses the first supported algorithm in a fixed order.
     precision : {"fp32", "tf32", "fp16"}, optional
         The lowest precision in which layers may be computed, by default fp32. A layer is computed
         in less than float32 only if this was measured to be faster. The dtypes of the network's
@@ -67,27 +67,27 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The largest allowed normalised error on the calibration inputs, such as 1e-3. If the error
         would be larger, some layers are computed in float32 instead.
     only : str, optional
-        The name of an algorithm. It computes every layer that it supports, and other layers take
-        other algorithms. Published algorithms can be compared this way.
+        The name of an algorithm that computes every layer that it supports. All other layers use
+        other algorithms. Published algorithms can be compared with this option.
     sparse_threshold : float, optional
-        A sparsity between 0 and 1, such as 0.6. Layers with a larger share of zeros take an
-        algorithm that skips zeros, and other layers a dense algorithm; the two kinds are not
-        compared by time. If several algorithms of the kind support a layer, the fastest is taken if
-        an effort is given, and otherwise the first in a fixed order.
+        A sparsity between 0 and 1, such as 0.6. Layers with a larger fraction of zero weights use a
+        sparse algorithm, which skips zeros; all other layers use a dense algorithm. Times of sparse
+        and dense algorithms are not compared. If several algorithms of the required kind support a
+        layer, the fastest is chosen if `effort` is given, else the first in a fixed order.
     budget : float, optional
         Seconds that measuring may take for a batch size. After this time the plan is chosen by the
         times measured so far. This plan is never slower than the plan without an effort: the
         candidates of that plan are measured first, even if that takes longer than the budget.
     force : mapping of str to str, optional
-        The name of the algorithm that a layer takes, by the layer's name. If the algorithm cannot
-        compute the layer, calling the plan raises an InputError that says why.
+        The name of a layer's algorithm, by the layer's name. If the algorithm cannot compute the
+        layer, calling the plan raises an InputError that says why.
     threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but at most OMP_NUM_THREADS. One thread is faster if
         other programs keep CPU cores busy.
     vendors : bool, default True
-        Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
-        and cuDNN on CUDA, even if gossamer's own algorithms support them.
+        Whether layers may use algorithms of vendors' libraries, such as ONNX Runtime on the host
+        and cuDNN on CUDA, even if gossamer's own algorithms support these layers.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
         The input format in which the plan accepts the network's input, or the input formats of
         several inputs by their names. An input format has a dtype, an order of the axes, and a
@@ -146,9 +146,9 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 def with_weights(plan: Plan, graph: Graph) -> Plan:
     """Return a plan of the same network with other weights.
 
-    Nothing is measured. Raises InputError if a layer differs in more than its weights, or if its
-    algorithm was chosen for the zeros or values of the old weights, and the new weights have other
-    zeros or values.
+    Nothing is measured. Raises InputError if a layer differs in more than its weights. Also raises
+    InputError if a layer's algorithm depends on the zeros or values of the old weights, and the new
+    weights have other zeros or values.
 
     plan: the plan whose choices are kept, for all batch sizes that it has planned.
     graph: the network with its new weights, as `gossamer.load` returns it.

@@ -1,6 +1,6 @@
-"""Batcher: computes requests of many callers in batches.
+"""Computation of requests of many callers in batches.
 
-The plan's times decide the sizes of the batches.
+The plan's measured times determine the sizes of the batches.
 """
 
 from __future__ import annotations

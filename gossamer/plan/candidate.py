@@ -1,4 +1,4 @@
-"""Candidates of a layer: measurement, build cost, and why another was taken."""
+"""Candidates of a layer: measurements, build costs, and reasons against them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 class BuildCost:
     """The cost of preparing a variant: packing weights and compiling kernels.
 
-    seconds: elapsed time of the preparation in this process, plus that in the worker process that
-    built the variant in advance. The time includes waiting for variants that are built at the same
-    time. Packed weights and kernels that already existed take no time.
+    seconds: elapsed time of the preparation in this process, plus the elapsed time in the worker
+    process that built the variant in advance. The time includes waiting for variants that are built
+    at the same time. Packed weights and kernels that already exist take no time.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, if known, of the code of kernels; None on the host. Memory
     that a vendor's library allocates for itself is not known.
@@ -153,7 +153,7 @@ class Candidate:
 
     @property
     def likely_cost(self) -> float:
-        """Time in microseconds, estimated if there is no measured one."""
+        """Measured time in microseconds, or the estimated time of an unmeasured candidate."""
         return self.cost if self.expected_us is None else self.expected_us
 
     @property
@@ -176,15 +176,19 @@ class Candidate:
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Return why a candidate was not taken for a layer. why: as in Planned."""
+    """Return why a layer uses the candidate `taken` instead of `candidate`.
+
+    why: as in Planned.
+    """
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Return text that compares two times in microseconds.
+    """Return text that compares the times of a rejected and a chosen candidate or plan.
 
-    cost: time of a choice that was not taken. taken: time of the choice that was taken. why: as in
-    Planned.
+    cost: time of the rejected one in microseconds.
+    taken: time of the chosen one in microseconds.
+    why: as in Planned.
     """
     text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
@@ -198,9 +202,11 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Return why each other algorithm's best candidate lost.
+    """Return why the best candidate of each other algorithm was not chosen.
 
-    The keys are names of algorithms. why: as in Planned.
+    The keys are names of algorithms.
+
+    why: as in Planned.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:

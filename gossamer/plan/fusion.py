@@ -1,4 +1,4 @@
-"""Joins layers that one step computes into one layer.
+"""Combination of layers that are computed in one step.
 
 A fusion is several layers that one algorithm may compute; a part is all layers that a library for
 whole networks may compute together.
@@ -135,13 +135,15 @@ def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
            make: Callable[..., Problem], name: str, **others: Any) -> Layer | None:
-    """Return layers as one layer that covers them.
+    """Return one layer that covers several layers.
 
-    None if they read no value from outside, or if no value that they write is read outside.
+    Returns None if the layers read no value from outside, or if no value that they write is read
+    outside.
 
     read_elsewhere: the values that other layers, or the network's user, read.
-    make: makes the problem of the parts, their sources and the exits, as FusionProblem does.
-    name: name of the layer. others: further fields of the layer.
+    make: function that returns a problem for parts, sources and exits, such as FusionProblem.
+    name: name of the layer.
+    others: further fields of the layer.
     """
     sources: dict[str, Source] = {
         value: (index, output) for index, layer in enumerate(layers)
@@ -172,7 +174,7 @@ def _density(layers: Sequence[Layer]) -> float | None:
 
 
 def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Layer]:
-    """Return the layers, with fusions replacing covered ones.
+    """Return the layers with fusions in place of the layers that they cover.
 
     Each fusion comes after the layers that compute its inputs.
     """
@@ -221,8 +223,8 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
                left_out: Collection[str] = ()) -> list[Layer]:
     """Return a network's parts, as few and large as possible.
 
-    Each part has its own session and threads. Parts consist of the layers that an algorithm for
-    parts can compute on the device.
+    Few parts are better, because each part has its own session and threads. Parts consist of the
+    layers that an algorithm for parts can compute on the device.
 
     outputs: names of the network's outputs.
     left_out: names of layers that are in no part.
@@ -253,10 +255,12 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
-    """Return layers as one layer with a PartProblem.
+    """Return one layer with a PartProblem that covers several layers.
 
-    None if these layers read no value from outside, if no value that they write is read outside, or
-    if all of them are reshapes.
+    Returns None if these layers read no value from outside, if no value that they write is read
+    outside, or if all of them are reshapes.
+
+    members: the layers of the part.
     """
     count = sum(not layer.is_reshape for layer in members)
     whole = len(members) == len(layers)
@@ -271,7 +275,7 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 def source_of(layer: Layer, error: InputError) -> str:
     """Return a failing layer's name for messages.
 
-    For a part, this is one of its members if the error says which member fails.
+    For a part, the name is that of the failing member if the error states which member fails.
     """
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
@@ -323,7 +327,7 @@ def _is_computed(part: Layer | None, device: Device) -> bool:
 def _clusters(layers: Sequence[Layer], left_out: Collection[str]) -> Clusters:
     """Return the groups of connected layers that may be parts.
 
-    No path leads from a group through other layers back to it.
+    No path leads from a group through other layers back to the same group.
     """
     clusters = Clusters()
     for layer in layers:

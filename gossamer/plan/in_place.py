@@ -2,8 +2,8 @@
 
 The inputs of a concatenation are written directly to the memory of its output, and the output of a
 slice is read directly from the memory of its input. In NHWC a part of the channels of a larger
-tensor lies in the memory of the larger tensor: the step that makes the part writes only some
-channels of each pixel, and the steps that use the part read only these channels.
+tensor can be stored in the memory of the larger tensor: the step that computes the part writes only
+some channels of each pixel, and the steps that use the part read only these channels.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
     """Return the offset of each part in bytes.
 
-    The parts are a concatenation's inputs in its output, or a copy's output in its input. None if a
-    part alone would have another layout in memory than within the whole, or if a part does not
-    begin at a multiple of the alignment.
+    The parts are a concatenation's inputs in its output, or a copy's output in its input. Returns
+    None if the memory layout of a part alone differs from its layout within the whole, or if a part
+    does not begin at a multiple of the alignment.
     """
     slices = _slices(problem)
     if not slices:
@@ -75,8 +75,9 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | None:
     """Return the offset of a part in a tensor in bytes.
 
-    None if the part alone has another layout in memory than within the tensor. copy: extracts the
-    part from the tensor.
+    Returns None if the memory layout of the part alone differs from its layout within the tensor.
+
+    copy: the copy that extracts the part from the tensor.
     """
     if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
         return None
@@ -93,11 +94,11 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, device: Device) -> Program:
-    """Make steps copy nothing if possible; return the program.
+    """Mark steps that need not copy; return the program.
 
-    The steps are conversions of inputs from the callers' formats, concatenations and slices whose
-    formats allow it. Steps that write or read a value that is now a part of another value are
-    changed, too.
+    These steps are conversions of inputs from the callers' formats, concatenations and slices whose
+    formats allow it. Steps that write or read a value that becomes a part of another value are
+    changed accordingly.
     """
     steps = [step for step in program.steps if not step.layer.inserted
              and (is_conversion(step.problem) or _slices(step.problem))]
@@ -125,8 +126,8 @@ def keep_in_place(program: Program, device: Device) -> Program:
 def _may_be_shared(program: Program, step: Step) -> bool:
     """Return whether parts may share the whole's memory.
 
-    All values have to be computed by steps, because the memory of inputs may be the callers'. A
-    part can lie within only one other value, and only once.
+    All values must be computed by steps, because the memory of the program's inputs may belong to
+    the callers. A value can be a part of only one other value, and only once.
     """
     whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
     roots = [program.root(value) for value in (whole, *parts)]
@@ -143,8 +144,8 @@ def _is_unchanged(variant: Variant) -> bool:
 def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
     """Return whether a problem is likely to copy nothing.
 
-    Such problems are conversions of inputs, concatenations and slices whose formats allow this.
-    Only the whole program shows whether the other layers allow it, too.
+    These problems are conversions of inputs, concatenations and slices whose formats allow it.
+    Whether the other layers allow it, too, is known only for a whole program.
     """
     if is_conversion(problem):
         return _is_unchanged(variant)
@@ -155,8 +156,8 @@ def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bo
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Return the channel at which each part begins.
 
-    The parts are a concatenation's inputs in its output, or a copy's output in its input. None if
-    the problem neither joins nor selects channels in NHWC, if a part is not aligned (see
+    The parts are a concatenation's inputs in its output, or a copy's output in its input. Returns
+    None if the problem neither joins nor selects channels in NHWC, if a part is not aligned (see
     aligned_channels()), or if the larger tensor has 2^31 elements or more.
     """
     slices = _slices(problem)
@@ -178,10 +179,10 @@ def aligned_channels(part: TensorSpec) -> int:
     The returned number must divide the first channel of the part and the number of channels of the
     whole tensor.
 
-    Kernels decide by the number of channels of a tensor how many of them they load, copy or store
-    at once. With this alignment their decision is valid for a part as it is for a separate tensor.
-    If tensor A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the
-    channels of B, and so it also divides the first channel of B in C.
+    A kernel loads, copies or stores several channels at once if the number of channels of a tensor
+    allows this. With this alignment, the same accesses are valid if the tensor is a part. If tensor
+    A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the number of
+    channels of B, and therefore also the first channel of B in C.
     """
     return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 
@@ -239,11 +240,11 @@ class ChannelParts:
         with another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
-        """Make a step's values parts of the larger value's channels.
+        """Store a step's parts in the channels of its whole tensor.
 
-        The values are those that a concatenation joins, or the one that a copy selects. Returns
-        False and changes nothing if first_channels() returns None, or if another step cannot write
-        or read the values as parts; otherwise returns True.
+        The parts are a concatenation's inputs in its output, or a copy's output in its input.
+        Returns whether this is possible. If first_channels() returns None, or if another step
+        cannot write or read the values as parts, the method returns False and changes nothing.
         """
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
@@ -261,13 +262,13 @@ class ChannelParts:
         return True
 
     def _put(self, part: str, whole: str, first: int, channels: int) -> None:
-        """Make a value a part of another value.
+        """Make the value `part` a part of the value `whole`.
 
-        Values that are already parts of this value become parts of the other value, too.
+        Values that are already parts of `part` become parts of `whole`, too.
 
-        first: the first channel of the part in the other value.
-        channels: number of channels of the other value in the concatenation or copy; other steps
-        may use it with another shape.
+        first: the first channel of `part` in `whole`.
+        channels: number of channels of `whole` in the concatenation or copy; other steps may use
+        `whole` with another shape.
         """
         specs = self._program.specs
         behind = channels - first - specs[part].shape[1]

@@ -1,10 +1,10 @@
-/* Transposed convolution: each work-item gathers the inputs that contribute to its output. Inputs
- * and outputs may have any strides (_n, _c, _y, _x), in elements. Weights are (group, r, s, c, m)
- * with the output channels m innermost, so that neighbouring output channels read neighbouring
- * weights.
+/* Transposed convolution. Each work-item computes one output from all inputs that contribute to it.
+ * The strides of input and output, in_n to out_x, are in elements. The weights are stored as
+ * (group, r, s, c, m). Output channels m are innermost, so that work-items with neighbouring m read
+ * neighbouring weights.
  *
- * CHANNELS_INNERMOST: where it is defined, work-items are numbered in the order (n, y, x, m), else
- * in the order (n, m, y, x). */
+ * CHANNELS_INNERMOST: if defined, work-items are numbered in the order (n, y, x, m); if not, in the
+ * order (n, m, y, x). */
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

@@ -45,8 +45,8 @@ class ConvTranspose2dProblem(UnaryProblem):
         if min(*self.kernel, *self.stride, *self.dilation, self.groups) < 1:
             raise ValueError(f"kernel, stride, dilation and groups must be at least 1 in {self}")
         if self.input.shape[1] % self.groups or self.out_channels % self.groups:
-            raise ValueError(f"{self.groups} groups divide neither {self.input.shape[1]} nor "
-                             f"{self.out_channels} channels evenly")
+            raise ValueError(f"{self.groups} groups do not divide both {self.input.shape[1]} input "
+                             f"channels and {self.out_channels} output channels evenly")
         if min(self.out_height, self.out_width) < 0:
             raise ValueError(f"pads {self.pads} are larger than the result of {self.input}")
 

@@ -1,6 +1,7 @@
-"""Algorithms of copies: in NumPy, and between packed and other formats.
+"""Algorithms of copies.
 
-The kernels for copies between formats that are not packed are in strided.py.
+This module has the NumPy copy, and the kernels that convert from or to packed formats. strided.py
+has the kernels for all other formats.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the packing kernel for each value of the config's `vote`: the number of 32-bit parts of
-words that a warp packs with ballots. With 0, each work-item packs one part without ballots."""
+"""Name of the packing kernel for each value of `vote` in the config.
+
+`vote` is the number of 32-bit parts of words that a warp packs with ballots. With vote=0, each
+work-item packs one part without ballots.
+"""
 _FEW_VALUES = 2**20
 """Maximum number of values for which the variant vote=1 is listed first, measured on an H200.
 Affects only the order of the variants."""
@@ -125,7 +129,8 @@ class PackedCopy(Algorithm):
 def _moves_fours(spec: TensorSpec) -> bool:
     """Return whether kernels may access four channels with one vector load or store.
 
-    Channels must be contiguous in memory, and groups of four aligned to the size of four values.
+    The channels must be contiguous in memory. Every group of four channels must be aligned to the
+    size of four values.
     """
     if spec.strides[1] != 1:
         return False
@@ -164,9 +169,10 @@ def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
     """Return the sizes of the index space's axes, and macros that name the indices.
 
-    The axes are the target's images, `steps` groups of channels, rows and columns. The axes are in
-    the memory order of the float tensor, so that neighbouring work-items access neighbouring
-    floats.
+    The four axes are images, groups of channels, rows and columns of the target. Their order is
+    that of the float tensor in memory, so that neighbouring work-items access neighbouring floats.
+
+    steps: number of groups of channels.
     """
     floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])

@@ -1,9 +1,10 @@
 /* Conversion of floats into packed values and back, and between packed formats.
  *
- * Kernels read and write parts of 32 bits. A word of 64 bits is two parts, the lower one first, as
- * it lies in the memory of a little-endian device. A part has one bit for each of 32 channels; the
- * first channel is the lowest bit. A position of the target is an image, a step along the channels,
- * a row and a column. A kernel writes all positions, also the positions in paddings. */
+ * Kernels read and write parts of 32 bits. A word of 64 bits has two parts. The lower part comes
+ * first in memory, because devices are little-endian. A part has one bit for each of 32 channels;
+ * the first channel is the lowest bit. A position in the target has four indices: the image, the
+ * step along the channels, the row and the column. Kernels write all positions, including those in
+ * the padding. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SOURCE_PLANES 0 /* planes of the source: 1 for bits, 2 for trits, 0 for floats */
@@ -37,8 +38,7 @@
     int i0 = (int)QUOTIENT(rest, n1); \
     int i1 = (int)rest - i0 * n1;
 
-/* Declares y and x: the row and the column of the position, counted from the first row and column
- * behind the target's border. */
+/* Declares y and x, the row and the column of the position without the target's border. */
 #define PIXEL int y = ROW - top, x = COLUMN - left;
 #define INSIDE (y >= 0 && y < height && x >= 0 && x < width)
 
@@ -50,8 +50,8 @@
 #define TARGET_AT \
     PART_AT(0, STEP, ROW, COLUMN, TARGET_PARTS, to_image, to_word, to_y, to_x)
 
-/* Sets `nonzero` and `positive` to the bits of the 32 channels from 32 * part on. With one plane
- * all channels that exist are nonzero. */
+/* Sets `nonzero` and `positive` to the bits of the channels 32 * part to 32 * part + 31. With one
+ * plane the values are -1 or 1, so that all channels that exist are nonzero. */
 #define LOAD_PLANES(part) { \
     int at = PART_AT(start, part, y, x, SOURCE_PARTS, from_image, from_word, from_y, from_x); \
     int count_here = channels - 32 * (part); \
@@ -85,7 +85,7 @@ KERNEL void pack(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target, int co
             }
 #else
             int last = channels - STEP * 32 - 1;
-            /* no load depends on a condition, so that all loads are in flight together */
+            /* loads are unconditional, so that all of them can be in flight at once */
             UNROLL
             for (int k = 0; k < 32; k++) {
                 float value = LOAD_REAL(pixel, (k < last ? k : last) * from_channel);
@@ -167,7 +167,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target
     }
 }
 #elif TARGET_PLANES == 0
-/* The value of a channel by its bit in `nonzero` and in `positive`. */
+/* The value of the channel that is bit number `bit` of `nonzero` and `positive`. */
 #define VALUE_OF(bit) (nonzero >> (bit) & 1u ? (positive >> (bit) & 1u ? 1.0f : -1.0f) : 0.0f)
 
 KERNEL void unpack(const GLOBAL uint *source, GLOBAL REAL *RESTRICT target, int count,

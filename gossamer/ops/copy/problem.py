@@ -18,13 +18,13 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 class CopyProblem(UnaryProblem):
     """A strided copy.
 
-    output[i0, i1, ...] = input[starts + steps * i]: output index i_k advances the input position
-    along dimension dims[k] by steps[k] per unit.
+    The output at index 0 is the input at position `starts`. When the output index along dimension
+    k grows by 1, the input position moves by steps[k] along dimension dims[k].
 
     input, output: specs of the tensors. If either is not in the default format, the copy changes
     the format, and sets the padding of the output to zero.
-    dims: for each output dimension, the input dimension along which its index advances; None if the
-    input is broadcast along the output dimension.
+    dims: for each output dimension, the input dimension that it reads along; None if the input is
+    broadcast along the output dimension.
     steps: for each output dimension, the stride in input positions, which may be negative.
     starts: for each input dimension, the position that is copied to output index 0.
     facts: value facts of the input; empty if nothing is known.
@@ -118,7 +118,7 @@ def convert(source: TensorSpec, target: TensorSpec,
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
     """Return the copy that transposes a tensor.
 
-    permutation: for each output dimension, the input dimension that becomes it.
+    permutation: for each output dimension, the corresponding input dimension.
 
     Raises ValueError for an invalid permutation.
     """

@@ -2,12 +2,12 @@
  * strides t are in elements. `from` and `to` are the offsets in source and target of the element
  * with index 0 along every dimension.
  *
- * With BOUNDED, an element is copied where low <= index < high along every dimension, and `fill` is
- * written elsewhere. The offset `from` may then lie outside of the source. */
+ * With BOUNDED, elements with low <= index < high along every dimension are copied, and `fill` is
+ * written to all other elements of the target. The offset `from` may be outside the source. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
-#define RANK 4 /* number of dimensions in use, 2, 4 or 6: the last ones of the dimensions 0 to 5 */
+#define RANK 4 /* number of dimensions, 2, 4 or 6: the last RANK of the dimensions 0 to 5 */
 #define TILE 32 /* rows and columns of a tile, for copy_tiled */
 #endif
 
@@ -47,7 +47,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Takes the index along one dimension out of `rest`, and moves both offsets to this index. */
+/* Splits the index along dimension d off `rest`, and advances both offsets to this index. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \
@@ -85,9 +85,9 @@ KERNEL void copy_strided(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
 }
 #endif
 
-/* The last dimension is contiguous in the target, the last but one in the source. A tile of
- * TILE x TILE elements is staged in shared memory, so that both tensors are accessed in full
- * cache lines. */
+/* A copy whose dimension 5 is contiguous in the target, and whose dimension 4 is contiguous in the
+ * source. A tile of TILE x TILE elements is staged in shared memory, so that both tensors are
+ * accessed in full cache lines. */
 #ifdef TILE
 #define ROWS (256 / TILE)
 

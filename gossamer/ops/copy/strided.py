@@ -26,7 +26,7 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""The C type as which kernels copy an element, for each element size in bytes."""
+"""C type with which kernels copy an element, for each element size in bytes."""
 _TILE = 32
 _LEAST_TILE = 8
 """A copy uses tiles if both tiled dimensions have at least this number of elements (a rule of
@@ -135,8 +135,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     """Return the size in bytes of the widest usable C type in ELEMENTS.
 
-    The type may hold several tensor elements, which are then copied at once. All sizes, strides and
-    offsets, in bytes, are multiples of its size.
+    The type may hold several elements of the tensors, so that one access copies all of them. The
+    size of the type divides all sizes, strides and offsets in bytes.
 
     itemsize: size in bytes of an element of the tensors.
     counts: sizes, strides and offsets, in elements of the tensors.

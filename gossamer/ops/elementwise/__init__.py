@@ -1,8 +1,7 @@
 """Algorithms of element-wise arithmetic.
 
-A problem is a whole expression, whose steps are computed together.
-
-The algorithm for arbitrary expressions on devices is in fused.py.
+A problem is a whole expression. One call or kernel computes all of its steps. fused.py has the
+algorithm that computes any expression on a device.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class NumpyElementwise(HostAlgorithm):
 class PackedElementwise(KernelAlgorithm):
     """One kernel that reads a tensor once and writes packed words.
 
-    The results of the expression must be -1, 0 or 1, for example those of a sign function. Its
-    inputs are one tensor, and constants with one number or one number per channel. Without this
+    The results of the expression must be -1, 0 or 1, as a sign function returns them. The operands
+    are one tensor, and constants with a single number or one number per channel. Without this
     kernel, one kernel would write float results and a second kernel would pack them.
     """
 

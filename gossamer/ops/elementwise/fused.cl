@@ -5,7 +5,7 @@
 #define VECTOR 1 /* consecutive outputs that a work-item computes, 1 or 4 */
 /* operand pointers a<i>, output pointers y<i>, sizes, and strides of operands */
 #define PARAMETERS const GLOBAL float *a0, GLOBAL float *y0
-/* computes offsets o<i> of the operands whose elements are not in the output's order in memory */
+/* computes the offset o<i> of each operand whose strides or offset differ from the output's */
 #define COORDINATES
 #define LOADS VALUE v0[VECTOR]; v0[0] = a0[index]; /* loads each operand into v<i>[VECTOR] */
 #define RESULTS VALUE r0[VECTOR]; /* declares r<i> */

@@ -1,7 +1,7 @@
-"""Evaluates an expression in one kernel.
+"""Evaluation of an expression in one kernel.
 
-This module generates the C code of the kernel's loads, arithmetic and stores for the template
-fused.cl.
+This module generates the C code of the loads, the arithmetic and the stores, which completes the
+template fused.cl.
 """
 
 from __future__ import annotations

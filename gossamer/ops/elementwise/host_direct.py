@@ -82,9 +82,14 @@ class _Work(NamedTuple):
 
 
 def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:
-    """Return an LLVM module with the function "elementwise", each task of which is a chunk.
+    """Return an LLVM module with the function "elementwise".
 
-    The arguments are the addresses of the first operand, of the output, and of the other operands.
+    Each task of the function computes _CHUNK elements. The function's arguments are the addresses
+    of the first operand, of the output, and of the other operands.
+
+    constants: indices of the operands that are scalars.
+    size: number of elements of the output.
+    lanes: number of floats in a vector register.
     """
     from llvmlite import ir
 

@@ -1,10 +1,10 @@
 /* Evaluates an expression whose results are -1, 0 or 1, and packs the results. A work-item reads 32
- * channels of a pixel, evaluates the expression for each, and writes the bits of the results, which
- * are one 32-bit part of a word. */
+ * channels of a pixel and evaluates the expression for each of them. The bits of the results are
+ * one 32-bit part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define FOURS 0 /* 1: each part has 32 channels, without padding, that are contiguous in memory */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define FOURS 0 /* 1: every part has 32 channels, contiguous in memory and without padding */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"
@@ -50,7 +50,7 @@ KERNEL void pack_results(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target
             }
 #else
             int last = channels - first - 1;
-            /* no load depends on a condition, so that all loads are in flight together */
+            /* loads are unconditional, so that all of them can be in flight at once */
             UNROLL
             for (int k = 0; k < 32; k++) {
                 int own = k < last ? k : last;

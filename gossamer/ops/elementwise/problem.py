@@ -29,8 +29,7 @@ class ElementwiseProblem(Problem):
     formats: for each run-time input, the only format in which variants read it, such as NHWC bytes
     of photos; None if any format is allowed. Empty if any format is allowed for all inputs.
     facts: value facts of each run-time input; empty if nothing is known.
-    result: value facts of the output, if there is only one and it has few distinct values; else
-    REAL.
+    result: value facts of a single output with few distinct values; REAL for all other problems.
 
     The arithmetic is float32 if any operand is a float, else int64 if any operand is int64, else
     int32.

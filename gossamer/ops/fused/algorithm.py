@@ -29,8 +29,8 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     def recognises(self, problem: FusionProblem) -> bool:
         """Return whether the layers are of the kind that the algorithm computes.
 
-        Even so, the algorithm may not support a particular case: supports() then returns why.
-        Reports list these reasons only for layers that the algorithm recognises.
+        The algorithm may still be unable to compute a particular fusion; supports() returns the
+        reason. Reports list such reasons only for layers that the algorithm recognises.
         """
         return True
 

@@ -2,7 +2,7 @@
 
 A preceding padding with -1, 0 or 1 costs nothing, because the convolution's kernel substitutes the
 padding value for pixels outside the packed image. In residual blocks the next layer reads the signs
-of a sum and a later layer reads the sum itself; the convolution then writes both.
+of a sum, and a later layer reads the sum itself. The fused convolution writes both.
 """
 
 from __future__ import annotations

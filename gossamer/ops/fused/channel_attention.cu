@@ -1,24 +1,26 @@
-/* A squeeze-and-excite layer: the means of all channels over the image, two small products that
- * give a gate for each channel, and the arithmetic that combines each element with its channel's
- * gate. x and y are NHWC.
+/* A squeeze-and-excite layer: the mean of each channel over the image, two small matrix products
+ * whose results are one gate per channel, and the arithmetic that scales each element by the gate
+ * of its channel. x and y are NHWC.
  *
- * A cluster of work-groups computes an image, and each work-group has SLICE_WORDS words of 16 bytes
- * of each pixel. While the previous kernel still runs, a work-group copies its weights to shared
- * memory. The work-group reads its words for the means, and keeps the words in shared memory. Where
- * the words do not fit, the work-group reads them again for the results. The first product is a sum
- * over all channels: each work-group gives the other work-groups its partial sums over its own
- * channels.
+ * A cluster of work-groups computes an image. Each work-group computes SLICE_WORDS words of 16
+ * bytes of every pixel, in five steps:
+ * 1. It copies its weights to shared memory, while the previous kernel may still run.
+ * 2. It reads its words and computes the means. If HELD, it keeps the words in shared memory.
+ * 3. It computes the first product over its own channels, and sends these partial sums to the other
+ *    work-groups. Each work-group adds the partial sums of all channels.
+ * 4. It computes the second product, which results in the gates of its own channels.
+ * 5. It scales its words. If not HELD, it reads them again.
  *
  * weights: for each work-group, the first product's weights for the work-group's channels, as
- * (SQUEEZED, channels), and then the second product's weights in the same shape. */
+ * (SQUEEZED, channels), followed by the second product's weights in the same shape. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are 32-bit floats */
 #define WIDTH 8 /* channels of a word of 16 bytes */
 #define WORDS 9 /* words of a pixel; pixels are WORDS * WIDTH channels apart */
-#define CHANNELS 72 /* channels that exist */
-#define SQUEEZED 6 /* numbers that the first product makes */
-#define SLICE_WORDS 2 /* words of a pixel that a work-group has */
+#define CHANNELS 72 /* channels of the image; the last work-group may have padding beyond them */
+#define SQUEEZED 6 /* results of the first product */
+#define SLICE_WORDS 2 /* words of a pixel that a work-group computes */
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
 #define HELD 1 /* 1: a work-group's words of an image fit into shared memory */
@@ -28,7 +30,7 @@
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */
 #define EXCITE_EPILOGUE(value, channel, index) /* applies the epilogue of the second product */
-#define SCALE_PARAMETERS /* further parameters of the scaling */
+#define SCALE_PARAMETERS /* kernel parameters of the scaling: its tensor operands */
 /* scales a result by its channel's gate */
 #define SCALE_EPILOGUE(value, channel, index) { value = value * scale_operand0[channel]; }
 #define SCALE_EPILOGUE4(value, channel, index) /* scales four results by their channels' gates */
@@ -43,7 +45,7 @@
 
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
-/* pixels that a work-group reads at once, one word for each work-item */
+/* pixels that a work-group reads at once, with one word per work-item */
 #define PIXELS (THREADS / SLICE_WORDS)
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 

@@ -1,6 +1,6 @@
 """Squeeze-and-excite layers in one kernel.
 
-In the algorithm channel_attention, for NVIDIA GPUs, a cluster of work-groups computes each image.
+The algorithm channel_attention runs on NVIDIA GPUs. A cluster of work-groups computes each image.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class ChannelAttention(FusionAlgorithm):
         orders = {precision: [(division.cluster, division.warps) for division in
                               _divisions(problem, precision, device)]
                   for precision in _PRECISIONS if precision in precisions}
-        # first the best config in fp16, then the best config in fp32, then the others
+        # The best config of fp16 comes first, then the best config of fp32, then the others. Each
+        # config is yielded in every precision that has it.
         listed = list(reversed(orders.values()))
         first = [config for order in listed for config in order[:1]]
         others = [config for order in listed for config in order]
@@ -229,10 +230,9 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Return the candidate divisions.
 
-    The first division is the fastest one with a cluster size that every device with clusters
-    supports. The others follow in increasing order of expected time. Of the clusters whose
-    work-groups have the same number of words, only the smallest is a candidate. variants() begins
-    with the first division for fp16, and also yields it in fp32 if it is a candidate there.
+    The first division has the least expected time of all cluster sizes up to _SURE_CLUSTER. The
+    others follow in increasing order of expected time. If several cluster sizes result in the same
+    number of words per work-group, only the smallest size is a candidate.
     """
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)

@@ -1,20 +1,21 @@
 /* A chain of products with matrices of signs as one kernel: each product reads the signs of the
  * previous product's results.
  *
- * A cluster of CLUSTER work-groups computes one row of every product. Each work-group has a part of
- * each product's columns. The work-group copies the weights of these columns to its shared memory
- * while the previous kernel still runs. A work-item compares words of a row with the words of a
- * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the
- * words to all work-groups of the cluster. A barrier of the cluster precedes the next product. */
+ * A cluster of CLUSTER work-groups computes one row of every product. Each work-group computes a
+ * slice of the columns of each product. The work-group copies the weights of these columns to its
+ * shared memory while the previous kernel still runs. A work-item compares the words of the row
+ * with the words of a column or, if there are fewer columns than work-items, of a part of a column.
+ * A warp packs the signs of 32 results by ballots and sends the words to all work-groups of the
+ * cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
 #define CLUSTER 8 /* work-groups of a cluster */
-#define SIGNS 0 /* 1: x has floats; SIGN_EPILOGUE computes their signs; 0: x has packed words */
+#define SIGNS 0 /* 1: x holds floats, whose signs SIGN_EPILOGUE computes; 0: x is packed words */
 #define INPUT uint /* type of x */
 #define WORD_BITS 32 /* bits of a word of x */
 #define OUTPUT float /* type of y */
-#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y has floats */
+#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y holds floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
 /* offsets in shared memory, in units of 16 bytes, of these arrays of all products */
@@ -32,7 +33,7 @@
 #define L0_DEPTH 70 /* length of its inner products */
 #define L0_WORDS 3 /* words of 32 bits of a row of its inputs */
 #define L0_QUADS 1 /* quads (four words) of a row of its inputs */
-#define L0_PLANES 1 /* bits of an input; of two bits the first is 1 for inputs other than 0 */
+#define L0_PLANES 1 /* bits per input; the first of two bits is 1 if the input is not 0 */
 #define L0_RESULTS 70 /* columns of the product */
 #define L0_COLUMNS 32 /* columns of a work-group, a multiple of 32 */
 #define L0_INPUT 64 /* offset of its inputs in shared memory */
@@ -52,8 +53,8 @@
 
 #define WARPS (ITEMS / 32)
 
-/* Returns in how many bits a quad of inputs differs from the weights of a column; inputs of 0 do
- * not count. */
+/* Returns the number of bits in which a quad of inputs differs from the weights of a column. Inputs
+ * of 0 are not counted. */
 template <int QUADS, int PLANES>
 INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
 {
@@ -66,8 +67,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp make the calls
- * for 32 neighbouring columns at the same time. */
+/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp call it for 32
+ * neighbouring columns at the same time, so that `use` may vote. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {
@@ -103,15 +104,15 @@ INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, co
     }
 }
 
-/* Sets to 0 the words that only fill up the last quad of a row. */
+/* Sets the padding words in the last quad of each row of inputs to 0. */
 template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
 {
     if (LOCAL_ID(0) < PLANES * (QUADS * 4 - WORDS))
         ((uint *)(inputs + LOCAL_ID(0) % PLANES * QUADS))[WORDS + LOCAL_ID(0) / PLANES] = 0;
 }
 
-/* Computes the result of a column of product i, and the words of the signs of a warp's results. The
- * result is 0 for columns that do not exist. */
+/* Computes the result `value` of a column of product i, and the words `nonzero` and `positive` with
+ * the signs of a warp's results. The result of a padding column is 0. */
 #define RESULT(i)                                                                             \
     int channel = rank * L##i##_COLUMNS + column;                                             \
     int4 constant = ((const int4 *)memory)[L##i##_CONSTANTS + column];                        \

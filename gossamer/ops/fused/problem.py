@@ -27,8 +27,11 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 Source = tuple[int, int]
-"""The source of a value: (part, output), the indices of a part and of one of its outputs, or
-(-1, entry), the index of an entry. An entry is a value that a fusion reads from outside."""
+"""The source of a value.
+
+An output of a part has the source (index of the part, index of the output). An entry, which is a
+value that a fusion reads from outside, has the source (-1, index of the entry).
+"""
 
 
 def entry(number: int) -> Source:
@@ -57,7 +60,7 @@ class FusionProblem(Problem):
     The constants of part i are named "i.name".
 
     Raises ValueError if the source of an input is neither an output of an earlier part nor an
-    entry, or if its spec differs from the input's.
+    entry, or if an input and its source have different specs.
     """
 
     op: ClassVar[str] = "fused"
@@ -155,7 +158,7 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
               of_part: Reference | None = None) -> list[np.ndarray]:
     """Compute the parts one after another by their references, in float64.
 
-    of_part: function that computes a part instead of its own reference.
+    of_part: function that replaces the references of all parts.
     """
     # imported here because the registry imports this package
     from gossamer.ops.registry import OPS
@@ -181,7 +184,7 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
 class PartProblem(FusionProblem):
     """A part of a network that is computed by a network library.
 
-    whole: whether the part is the whole network; then, no other layer needs the CPU cores.
+    whole: whether the part is the whole network, so that no other layer needs the CPU cores.
     """
 
     op: ClassVar[str] = "part"
@@ -312,7 +315,7 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
     """Return the scaling of an element as an epilogue, and the sources of the other tensors.
 
-    None if the element or its gate is not read exactly once, or if a tensor is read twice.
+    Returns None if the element or its gate is not read exactly once, or if a tensor is read twice.
     """
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None

@@ -1,8 +1,8 @@
 /* The two small products of a squeeze-and-excite layer, computed by a cluster of work-groups. Each
- * work-group has some of the channels of an image.
+ * work-group computes a slice of the channels of an image.
  *
- * The first product makes SQUEEZED numbers. `parts` has the partial sum of each work-group for each
- * number, as an array (work-groups, numbers). */
+ * The first product has SQUEEZED results, each of which is a sum over all channels. `parts` holds
+ * the partial sums over the channels of each work-group, as an array (work-groups, results). */
 
 #pragma once
 
@@ -10,15 +10,16 @@
 #define CLUSTER 2 /* work-groups of the cluster */
 #endif
 #if !defined CONFIGURED && !defined SQUEEZED
-#define SQUEEZED 8 /* numbers that the first product makes */
+#define SQUEEZED 8 /* results of the first product */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Adds up the sums of a warp's lanes. The result is the partial sum of work-group `rank` for a
- * number of the first product, and is stored in `parts` of all work-groups of the cluster. */
+/* Adds up the sums of a warp's lanes, and stores the total in `parts` of all work-groups of the
+ * cluster. The total is the partial sum of work-group `rank` for result `number` of the first
+ * product. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);
@@ -26,8 +27,8 @@
         *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
-/* Returns a number of the first product. Before the call, all work-groups must have given their
- * partial sums, and a barrier of the cluster must have been passed. */
+/* Returns result `number` of the first product. All work-groups must have called give_part and then
+ * waited on a barrier of the cluster. */
 [[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
 {
     float sum = 0.0f;
@@ -36,7 +37,7 @@
     return sum;
 }
 
-/* Returns the second product for a channel. weights: (numbers, channels). row: distance between
+/* Returns the second product for a channel. weights: (SQUEEZED, channels). row: distance between
  * rows of weights in memory, in elements. */
 [[maybe_unused]] INLINE float gate_sum(const float *squeezed, const REAL *weights, int row,
                                        int channel)

@@ -1,14 +1,14 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
- * the end; out-of-range indices take the nearest slice. `length` is the size of the axis of `data`,
- * and `taken` is the number of indices.
+ * the end; indices out of range are clamped. `length` is the size of the axis of `data`, and
+ * `taken` is the number of indices.
  *
- * The output consists of rows of `row` elements. The first row begins at the element `first`, and
- * each further row begins `pitch` elements after the start of the row before. There are several
- * rows where the output is a part of the channels of a larger tensor.
+ * The output consists of rows of `row` elements. The first row begins at the element `first`. The
+ * starts of consecutive rows are `pitch` elements apart. There are several rows if the output is a
+ * slice of the channels of a larger tensor.
  *
- * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
- *     work-item then copies two neighbouring elements of the output, and `count`, `row`, `first` and
- *     `pitch` count pairs. */
+ * PAIRED: may be defined for elements of 16 bits with inner == 1 and an even number of indices.
+ *     Each work-item copies two neighbouring elements of the output; `count`, `row`, `first` and
+ *     `pitch` are in units of two elements. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT float /* type of the elements */
@@ -20,10 +20,11 @@
 
 #define ROW_PARAMETERS DIVISOR(row), int first, int pitch
 
-/* Returns where the element of an index lies in the output. */
+/* The offset in `target` of the output element `index`. */
 #define TARGET(index) ((uint)first + QUOTIENT(index, row) * (uint)(pitch - row) + (index))
 
-/* Returns an index that counts from 0 and is in range. */
+/* Returns the slice that an index selects, from 0 to length - 1. Negative indices count from the
+ * end; indices out of range are clamped. */
 INLINE int place_of(INDEX place, int length)
 {
     place = place < 0 ? place + length : place;

@@ -1,6 +1,5 @@
-/* Sums for kernels in which a work-group computes one column of a product. A work-group has
- * WORK_GROUP_SIZE work-items, a power of two, and each work-item has a partial sum for each of ROWS
- * rows. */
+/* The sum over a work-group, for kernels in which a work-group computes one column of a product.
+ * Each work-item has a partial sum for each of ROWS rows. */
 
 #pragma once
 
@@ -11,7 +10,8 @@
 
 #include "dialect/common.h"
 
-/* Adds the partial sums in a tree; the sum of a row is then in partial[row * WORK_GROUP_SIZE]. */
+/* Adds the partial sums of all work-items in a tree. Writes the sum of each row to
+ * partial[row * WORK_GROUP_SIZE]. */
 INLINE void add_up(SHARED_POINTER float *partial, const float *sum, int item)
 {
     UNROLL for (int row = 0; row < ROWS; row++)

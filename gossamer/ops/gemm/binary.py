@@ -44,14 +44,14 @@ the columns of an image of height 1."""
 
 
 class _BinaryGemm(ConvolutionGemm):
-    """A product by a binary convolution of images of one pixel."""
+    """A product as a binary convolution whose images have one pixel."""
 
     exact = True
     _layout = "NCHW"
 
 
 class HostPopcountGemm(_BinaryGemm):
-    """A product by the binary convolution on the host, of images of one pixel."""
+    """The host's binary convolution, applied to images of one pixel."""
 
     name = "host_popcount"
     _convolution = HostPopcount()
@@ -90,21 +90,21 @@ class HostDirectPopcountGemm(host_direct.PopcountCode):
 
 
 class WidePopcountGemm(_BinaryGemm):
-    """A product by the binary kernel for CPUs, of images of one pixel."""
+    """The binary kernel for CPUs, applied to images of one pixel."""
 
     name = "wide_popcount"
     _convolution = WidePopcount()
 
 
 class BitTensorCoreGemm(_BinaryGemm):
-    """A product by the binary kernels on tensor cores, of images of one pixel."""
+    """The binary kernels on tensor cores, applied to images of one pixel."""
 
     name = "bit_tensor_core"
     _convolution = BitTensorCore()
 
 
 class PopcountGemm(Algorithm):
-    """A product by the binary kernel popcount; the rows are the pixels of one image."""
+    """The binary kernel popcount; the rows are the pixels of one image."""
 
     op = "gemm"
     name = "popcount"

@@ -96,7 +96,7 @@ def _product(problem: GemmProblem, precision: str,
     """Return the product for cuBLAS, and the epilogue that cuBLAS fuses.
 
     The product is transposed, because matrices are column-major in cuBLAS. The epilogue is None if
-    cuBLAS does not support the epilogue or has no algorithm for the product with it.
+    cuBLAS does not support the problem's epilogue or has no algorithm that fuses it.
     """
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,

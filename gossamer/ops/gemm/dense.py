@@ -49,7 +49,7 @@ actual number of rows depends on the batch size, but configs must not."""
 
 
 class ConvolutionGemm(Algorithm):
-    """A product by an algorithm for 1x1 convolutions, applied to images of one pixel."""
+    """An algorithm for 1x1 convolutions, applied to images of one pixel."""
 
     op = "gemm"
     _convolution: ClassVar[Algorithm]
@@ -122,8 +122,8 @@ class MmaGemm(ConvolutionGemm):
 class FewRows(Algorithm):
     """A product with at most four rows.
 
-    Each work-group computes one column of the result. The kernel is memory-bound: its time is that
-    of reading the weights.
+    Each work-group computes one column of the result. The kernel is memory-bound: reading the
+    weights determines its time.
     """
 
     op = "gemm"
@@ -150,7 +150,7 @@ class FewRows(Algorithm):
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
             if not problem.epilogue.tensor_count:
-                # a network's output is float32
+                # a variant with float32 results, for the last layer of a network
                 yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,

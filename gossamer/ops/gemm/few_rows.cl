@@ -1,16 +1,16 @@
-/* A matrix product of ROWS rows. Each work-group computes one column of the result; its work-items
- * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once.
- * A piece is VECTOR neighbouring weights. A work-item reads its first HELD pieces while the
- * previous kernel still runs. */
+/* A matrix product of ROWS rows. Each work-group computes one column of the result from a
+ * contiguous row of weights. The kernel is memory-bound: it reads every weight once. A piece is
+ * VECTOR neighbouring weights; the pieces of a row are distributed round-robin among the
+ * work-items. A work-item reads its first HELD pieces while the previous kernel still runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
-/* numbers that are loaded at once: 4 where the depth is a multiple of 4, else 1 */
+/* numbers that are loaded at once: 4 if the depth is a multiple of 4, else 1 */
 #define VECTOR 4
-#define HELD 4 /* pieces of a work-item that are read while the previous kernel still runs */
-#define ROUNDS 4 /* not 0: results are rounded to 16-bit floats; 0: results are floats */
-#define HALVES 1 /* 1: x and the weights are 16-bit floats; 0: they are floats */
+#define HELD 4 /* pieces that a work-item reads while the previous kernel still runs */
+#define ROUNDS 4 /* nonzero: results are rounded to 16-bit floats; 0: they are 32-bit floats */
+#define HALVES 1 /* 1: x and the weights are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"

@@ -1,36 +1,35 @@
-/* A product for large matrices, all row-major:
+/* A product of large row-major matrices:
  *
  *   y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j])
  *
- * A work-group computes a tile of TILE_M rows by TILE_N columns, and each work-item WORK_M rows by
- * WORK_N columns of this tile. The operands of TILE_K values of k at a time are in shared memory,
- * which is filled ahead. A warp is LANES_M by LANES_N work-items. Neighbouring work-groups compute
- * tiles of the same GROUP_SIZE_M rows of tiles, so that they find their operands in the L2 cache.
+ * A work-group computes a tile of TILE_M rows by TILE_N columns. Each work-item computes WORK_M
+ * rows by WORK_N columns of this tile. A warp is LANES_M by LANES_N work-items. Operands are staged
+ * in shared memory, ahead of their use, in tiles of TILE_K values of k. Neighbouring work-groups
+ * compute neighbouring tiles within GROUP_SIZE_M rows of tiles, so that they find their operands in
+ * the L2 cache.
  *
- * The tile of x is transposed on its way into shared memory. SWIZZLE permutes the rows of x within
- * each k, so that the writes of a warp fall in different banks; reads apply the same permutation.
- *
- * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers. */
+ * The tile of x is transposed when it is written to shared memory. SWIZZLE permutes the rows of x
+ * within each k, so that a warp writes to different banks; reads apply the same permutation. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_M 128 /* rows of a tile */
 #define TILE_N 128 /* columns of a tile */
 #define TILE_K 16 /* depth of a tile */
-#define WORK_M 8 /* rows of a work-item */
-#define WORK_N 8 /* columns of a work-item */
+#define WORK_M 8 /* rows of a tile that a work-item computes */
+#define WORK_N 8 /* columns of a tile that a work-item computes */
 #define LANES_N 8 /* work-items of a warp along the columns */
-/* work-groups that are to fit a multiprocessor at once, which bounds the registers */
+/* work-groups that must fit a multiprocessor at once, which bounds the registers */
 #define BLOCKS_PER_UNIT 1
 /* 0: rows, columns and depth are multiples of the tile's sizes, and no bounds are checked */
 #define CHECKED 1
-/* tiles in shared memory: with 2, the next tile waits in registers; with more, all tiles but one
- * are filled by asynchronous copies (CUDA from sm_80 on) */
+/* tiles in shared memory: with 2, the next tile is loaded to registers first; with more,
+ * asynchronous copies fill all tiles except the current one (CUDA from sm_80 on) */
 #define TILES 2
-/* 1: a work-item reads the numbers of the next k before it multiplies the numbers of this k */
+/* 1: a work-item reads the operands for the next k before it multiplies the operands for this k */
 #define EARLY 1
 #define COLUMNS 1 /* 1: a work-item's results are computed column by column; 0: row by row */
-/* 1: every second column, or row, is computed from its end, so that each multiplication
- * shares an operand with the multiplication before */
+/* 1: every second column (or row) is computed in reverse, so that consecutive multiplications
+ * share an operand */
 #define SNAKE 1
 #endif
 
@@ -47,7 +46,7 @@
 #define ASYNC (TILES > 2)
 #define GROUP_SIZE_M 8 /* rows of tiles that a group of neighbouring work-groups computes */
 
-/* Numbers of x that are copied together; a work-item's k is the same for all of its copies. */
+/* Numbers of x per copy. All copies of a work-item begin at the same k. */
 #define TOGETHER (ASYNC ? 1 : 4)
 #define X_LOADS (TILE_M * TILE_K / TOGETHER / WORK_GROUP_SIZE)
 #define X_ROW(i) ((item + (i) * WORK_GROUP_SIZE) / (TILE_K / TOGETHER))
@@ -71,7 +70,7 @@
 #define WEIGHT_INSIDE(i, first_k) \
     (!CHECKED || (first_column + WEIGHT_COLUMN(i) < columns && (first_k) + WEIGHT_K(i) < depth))
 
-/* Starts to fill a tile with the values of k from first_k on. */
+/* Starts to fill a tile with the operands for k = first_k to first_k + TILE_K - 1. */
 #if ASYNC
 #define FETCH(tile, first_k)                                                                  \
     {                                                                                         \

@@ -19,6 +19,9 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
 
     The function reads the addresses of the input, the output, the weights (panels, depth, vectors *
     lanes), and the epilogue's operands from its first argument.
+
+    vectors: number of vectors per row of a panel.
+    lanes: number of floats per vector.
     """
     module = ir.Module()
     code = Code(module, "product", [POINTER, INT64, INT64, POINTER])

@@ -1,8 +1,8 @@
 """Products with pruned weights in CSR.
 
 The algorithms are a kernel for few rows, and SciPy on the host. A product with few rows is
-memory-bound: its time is that of reading the weights. A nonzero weight with a 16-bit column index
-takes 6 bytes, while a dense weight takes 4.
+memory-bound: reading the weights determines its time. A nonzero weight with a 16-bit column index
+takes 6 bytes; a dense weight takes 4 bytes.
 """
 
 from __future__ import annotations

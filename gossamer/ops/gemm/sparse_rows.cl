@@ -1,12 +1,13 @@
 /* A matrix product of ROWS rows with weights in CSR. Each work-group computes one column of the
- * result; its work-items stride along that column's nonzeros. The kernel is memory-bound: it reads
- * every nonzero, and the nonzero's index `place` along the depth, once. */
+ * result; the nonzero weights of the column are distributed round-robin among its work-items. The
+ * kernel is memory-bound: it reads every nonzero weight and its index `place` along the depth
+ * once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
 #define INDEX int /* type of the indices along the depth */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"

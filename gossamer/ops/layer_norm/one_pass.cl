@@ -1,19 +1,19 @@
-/* Layer norm, or RMS norm, along `length` of a tensor seen as (outer, length, inner). A row has
- * `length` elements, with a stride of `inner`. LANES work-items normalise a row together: the row
- * is divided into pieces of VECTOR neighbouring elements, and each work-item takes every LANES-th
- * piece. The variance is computed as the mean square of the centred values, because the difference
- * of two large numbers, the mean square and the square of the mean, would lose digits.
+/* Layer norm, or RMS norm, along the second dimension of a tensor (outer, length, inner). A row has
+ * `length` elements with a stride of `inner`. It is divided into pieces of VECTOR neighbouring
+ * elements, which are distributed round-robin among LANES work-items. The variance is computed as
+ * the mean square of the centred values. Computed as the mean square minus the squared mean, it
+ * would lose digits, because both numbers can be large.
  *
- * STRIDED: defined where `inner` is more than 1. Neighbouring work-items then take neighbouring
- *     rows, and VECTOR is 1. Without STRIDED they take neighbouring pieces of a row.
- * CENTRED: defined where the mean is subtracted, as in a layer norm. */
+ * STRIDED: defined if `inner` is more than 1. VECTOR is 1, and neighbouring work-items read
+ *     neighbouring rows. Without STRIDED, they read neighbouring pieces of a row.
+ * CENTRED: defined if the mean is subtracted, as in a layer norm. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 8 /* work-items that normalise a row together */
 #define ROWS 32 /* rows of a work-group, which has LANES * ROWS = 256 work-items */
 #define VECTOR 8 /* elements of a piece: 8 (of 16-bit floats only), 4 or 1 */
-#define HELD 2 /* pieces that a work-item keeps in registers; 0: every pass loads pieces again */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HELD 2 /* pieces that a work-item keeps in registers; 0: every pass loads all pieces */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #define CENTRED
 #endif
 
@@ -102,7 +102,7 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #define HELD_PIECE(i) FETCH_PIECE(i)
 #endif
 
-/* Adds up a variable over the work-items of a row. Each of these work-items gets the sum. */
+/* Replaces a variable, in all work-items of a row, by its sum over these work-items. */
 #if defined(__CUDACC__) && LANES <= 32 && !defined(STRIDED)
 #define PARTIAL_SUMS
 #define ADD_UP(variable)                                   \

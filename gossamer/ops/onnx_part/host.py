@@ -66,7 +66,9 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Return what runs a part: an EmptyPart if any tensor has no elements, else a session.
+    """Return the object that runs a part.
+
+    The object is an EmptyPart if any tensor has no elements, else a session.
 
     The parameters are those of session_of().
     """
@@ -193,7 +195,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
                constants: Mapping[int, np.ndarray]) -> str:
     """Return the first operator with which ONNX Runtime may end the process; "" if there is none.
 
-    These are the operators of _FATAL that read or compute a tensor without elements.
+    An operator of _FATAL may end the process if it reads or computes a tensor without elements.
 
     shapes: shapes of the model's inputs; None for inputs that are not tensors.
     constants: as for Session.

@@ -1,10 +1,11 @@
 """Make ONNX models propagate NaN in ONNX Runtime.
 
-ONNX Runtime ignores NaN in operators that compute a maximum, a minimum or its index. A model with
-such operators is therefore rewritten to two forms. The first form has an additional output, which
-is NaN if one of these operators has read NaN. This output costs little, and does not affect the
+ONNX Runtime ignores NaN in operators that compute a maximum, a minimum or the index of one. A model
+with these operators is therefore rewritten to two forms. The first form has an additional output,
+which is NaN if one of the operators has read NaN. This output costs little, and does not affect the
 layouts that ONNX Runtime chooses. The second form propagates NaN, and runs only if the first form
-has found NaN. Values within subgraphs cannot become outputs; there, both forms propagate NaN.
+has found NaN. Values within subgraphs cannot become outputs, so that in subgraphs both forms
+propagate NaN.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
 _POSITIONS = frozenset(("ArgMax", "ArgMin"))
 _WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
-"""Operators that lose NaN in one type only. Both forms of a model propagate NaN through these
-operators."""
+"""Pairs of an operator and the only type in which it loses NaN. Both forms of a model propagate NaN
+through these operators."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))
 _FIRST_OPSET = 9
@@ -42,7 +43,8 @@ def losing_nan(model: onnx.ModelProto) -> bool:
 def watch(model: onnx.ModelProto) -> bool:
     """Rewrite a model to its first form.
 
-    Returns whether the additional output was necessary; if not, the rewritten model propagates NaN.
+    Returns whether the additional output was added. If not, the rewritten model itself propagates
+    NaN.
     """
     rewriter = _Rewriter(model)
     watched = rewriter.rewrite(model.graph, keeps_watched=True)
@@ -77,7 +79,7 @@ class _Rewriter:
         self._graph = model.graph
         self._opset = _opset(model)
         self._writer = ModelWriter(_PREFIX)
-        # only types are used: ONNX's inference finds wrong shapes for some pools
+        # ONNX's inference is used for types only, because it finds wrong shapes for some pools
         self._inferred = shape_inference.infer_shapes(model).graph
         self._shapes = {
             **{info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
@@ -111,8 +113,8 @@ class _Rewriter:
                 nodes.append(node)
             elif is_watched and keeps_watched:
                 nodes.append(node)
-                # no need to watch the output of another watched node: a NaN that this node has lost
-                # is found at its input
+                # The output of a watched node need not be watched: a NaN that the node loses is
+                # found at the node's input.
                 if node.input[0] not in lost:
                     watched.setdefault(node.input[0], node)
                 lost.update(node.output[:1])
@@ -127,8 +129,9 @@ class _Rewriter:
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
         """Add an output that is NaN if a watched value has NaN.
 
-        The output may also be NaN if a value has, or may have, infinities. Images are summed with a
-        mean over the pixels, which works in the layout that ONNX Runtime has chosen.
+        The output may also be NaN if a value has, or may have, infinities. Images are reduced by a
+        mean over the pixels, because this operator works in the layout that ONNX Runtime has
+        chosen.
         """
         write, types = self._writer.node, _types(self._inferred, {})
         producers = {output: node for node in self._graph.node for output in node.output}
@@ -155,7 +158,8 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # a bound is infinite or NaN if a watched sum may be; its product with zero is then NaN
+            # A bound is infinite or NaN if the sum that it bounds may be. The product of the bound
+            # and zero is NaN in this case.
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)

@@ -29,7 +29,8 @@ class OnnxPartProblem(Problem):
     digest: SHA-256 hash of the model.
     nodes: for each node, its name in messages and the reason why gossamer does not compute it.
     known: integer inputs that are determined by shapes, such as the target shape of a Reshape, as
-    (index of the input, values). The values depend on the batch size; nodes may fail for others.
+    (index of the input, values). The values depend on the batch size. With other values, nodes may
+    fail.
     has_float16: whether values within the part are float16.
     """
 

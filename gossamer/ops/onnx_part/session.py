@@ -44,7 +44,7 @@ _MOST_BINDINGS = 64
 def version_on(device: Device) -> str:
     """Return the version of ONNX Runtime on the host.
 
-    "" if ONNX Runtime is not installed, and on other devices.
+    Returns "" if ONNX Runtime is not installed, or if the device is not the host.
     """
     if device.compiles or not onnx_model.has_runtime():
         return ""
@@ -52,7 +52,7 @@ def version_on(device: Device) -> str:
 
 
 class ComputingError(InputError):
-    """The failure of a run of a model by ONNX Runtime because of the inputs.
+    """Raised if ONNX Runtime fails to run a model on the given inputs.
 
     node: name of the node that failed; "" if it is unknown.
     """
@@ -74,8 +74,8 @@ class Session:
     threads: number of threads per operator; 0 for ONNX Runtime's default.
     optimised: whether ONNX Runtime may optimise the model.
     spinning: whether threads spin while they wait for work, during a run and for up to 50 ms after
-    it, as ONNX Runtime's threads do by default. The threads of several sessions that spin would
-    slow each other down.
+    it. This is ONNX Runtime's default, but the spinning threads of several sessions slow each other
+    down.
     profiled: whether to measure the times of nodes.
     inputs, outputs: numbers of inputs and outputs per run.
 
@@ -174,7 +174,7 @@ class Session:
                  ) -> tuple[Any, np.ndarray]:
         """Return a binding to the memory of arrays, and the array that is NaN if NaN was found.
 
-        There is no binding (None) for other types than float32, and for runs that may last forever.
+        The binding is None if an array is not float32, or if runs may last forever.
         """
         watched = np.zeros((), np.float32)
         if self._may_last or any(array.dtype != np.float32 for array in (*inputs, *outputs)):
@@ -207,7 +207,10 @@ class Session:
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
 
     def _outputs(self, inputs: Sequence[Any], *, has_nan: bool) -> list[Any]:
-        """Return the outputs; see run(). has_nan: whether NaN is known to have been found."""
+        """Return the outputs, as run() does.
+
+        has_nan: whether a run with the same inputs has already found NaN.
+        """
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
             results = [] if has_nan else self._results(self._session, feeds)
@@ -282,7 +285,7 @@ def _begun(model: bytes, options: Any, optimised: bool) -> Any:
     """Create a session of ONNX Runtime.
 
     Optimisations that fail, such as a fusion that creates a node of two dtypes, are disabled.
-    Raises the library's error if it refuses the model even without optimisations.
+    Raises ONNX Runtime's error if the model is rejected even without optimisations.
     """
     onnxruntime = onnx_model.runtime()
     left_out = [*_INEXACT]

@@ -108,7 +108,7 @@ class PackedPad(PackedAlgorithm):
         if problem.input.dtype != "float32":
             return f"packs float32 inputs, not {problem.input.dtype}"
         if not self.formats(problem):
-            return "needs values that are known to be -1, 0 or 1, and such a constant"
+            return "needs inputs and a constant that are known to be -1, 0 or 1"
         return cannot_index_variants(self.variants(problem, device), device)
 
     def formats(self, problem: PadProblem) -> list[Format]:
@@ -138,7 +138,7 @@ class PackedPad(PackedAlgorithm):
 
 
 def _uncropped(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Return the uncropped slice of an input dimension, and its place in the output.
+    """Return the slice of an input dimension that is not cropped, and its slice of the output.
 
     size: size of the input dimension.
     low, high: numbers of elements added before and after the input; negative numbers crop.

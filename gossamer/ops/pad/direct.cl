@@ -1,13 +1,14 @@
 /* Padding of up to six dimensions, outermost first. For each dimension, n is the size of the
- * output, m the size of the input, s the stride of the input in elements, and `before` the number
- * of elements that are added before the input; a negative number crops. The output is contiguous.
+ * output, m is the size of the input, s is the stride of the input in elements, and `before` is the
+ * number of elements that are added before the input. A negative number crops. The output is
+ * contiguous.
  *
- * One of CONSTANT, REFLECT and EDGE is defined: the mode that fills the pads. */
+ * CONSTANT, REFLECT or EDGE is defined, and determines how the pads are filled. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
-#define RANK 4 /* number of dimensions in use, 2, 4 or 6: the last ones of the dimensions 0 to 5 */
-#define CONSTANT 1 /* the mode: the pads are filled with the constant `value` */
+#define RANK 4 /* number of dimensions, 2, 4 or 6: the last RANK of the dimensions 0 to 5 */
+#define CONSTANT 1 /* the pads are filled with the parameter `value` */
 #endif
 
 #include "dialect/common.h"
@@ -15,7 +16,7 @@
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
-/* Turns the output index i along a dimension into the index of the input element that is copied. */
+/* Converts i from output index minus `before` to the index of the input element that is copied. */
 #if defined(CONSTANT)
 #define LOOK(i, m) inside = inside && i >= 0 && i < m;
 #elif defined(REFLECT)
@@ -24,7 +25,7 @@
 #define LOOK(i, m) i = i < 0 ? 0 : i >= m ? m - 1 : i;
 #endif
 
-/* Takes the index along one dimension out of `rest`, and moves `from` to the input element. */
+/* Splits the index along dimension d off `rest`, and advances `from` to the input element. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d) - before##d; \

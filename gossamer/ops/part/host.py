@@ -36,8 +36,8 @@ _MOST_BYTES = 2**31 - 2**24
 """Maximum bytes of the constants of a part: 2 GiB, the limit of an ONNX model in memory, less 16
 MiB for the model's nodes."""
 _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
-"""If no problem of a part has more floating-point operations and no tensor more elements, the part
-runs on one thread. An element is assumed to cost about 25 cycles."""
+"""A part runs on one thread if none of its problems has more floating-point operations, and none of
+its tensors more elements, than these numbers. An element is assumed to take about 25 cycles."""
 _RUNS, _FIRST = 9, 2
 """Number of runs of a profile, and number of warm-up runs among them."""
 
@@ -207,7 +207,7 @@ def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dic
 def part_of_node(name: str) -> int | None:
     """Return the index of the problem to which a node belongs, from the node's name.
 
-    None if ONNX Runtime has added the node.
+    Returns None if ONNX Runtime has added the node.
     """
     found = re.match(rf"(?:fused )?(\d+){_SEPARATOR}.", name)
     return int(found[1]) if found else None

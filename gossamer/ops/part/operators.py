@@ -40,7 +40,7 @@ Names = Mapping[str, str]
 _PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
 """The dtypes for which ONNX Runtime supports Pad."""
 _COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
-"""The coordinate modes of Resize in the opset with which parts are written."""
+"""The coordinate modes of Resize in the opset of the generated models."""
 
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
@@ -140,7 +140,9 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 
 
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
-    """Raise UnsupportedError for pads that ONNX Runtime rejects: those not smaller than the window.
+    """Raise UnsupportedError for pads that are not smaller than the window.
+
+    ONNX Runtime rejects them.
     """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
         raise UnsupportedError(f"a pool with pads {tuple(pads)} that are not smaller than the "
@@ -215,7 +217,7 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
             count, step = problem.output.shape[position], problem.steps[position]
         if (start, count, step) != (0, size, 1):
             end = start + step * count
-            # a negative end counts from the end of the axis; -size - 1 means before index 0
+            # ONNX counts negative ends from the end of the axis: -size - 1 is before index 0
             cut.append((start, -size - 1 if end < 0 else end, dim, step))
         have[dim] = count
     if cut:

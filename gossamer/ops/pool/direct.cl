@@ -1,27 +1,31 @@
-/* Pooling of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
+/* Pooling of a tensor (outer, height, width, inner) whose last dimension is contiguous. NCHW is
  * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
  *
- * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS
- * may be 4; the other is then 1. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and
- * out_width % 4 == 0. A tensor may be a part of the channels of a larger tensor. Then source_inner
- * or target_inner is the `inner` of the larger tensor, and the part begins at element source_first
- * or target_first. An average divides by the number of window positions that lie in the input or in
- * the counted padding. The counted padding has counted_top and counted_bottom rows, and
- * counted_left and counted_right columns.
+ * A work-item computes LANES neighbours along `inner`, or PIXELS neighbours along the width. At
+ * most one of LANES and PIXELS is 4; the other is 1. LANES = 4 requires inner % 4 == 0; PIXELS = 4
+ * requires inner == 1 and out_width % 4 == 0.
+ *
+ * source_inner and target_inner are the sizes of the last dimension in memory. They exceed `inner`
+ * if a tensor is a slice of the channels of a larger tensor. source_first and target_first are the
+ * offsets of the first elements.
+ *
+ * An average divides by the number of window positions in the input or in the counted padding:
+ * counted_top and counted_bottom rows, counted_left and counted_right columns.
+ *
  * MAX: defined for the maximum, undefined for the average. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 1 /* neighbours along `inner` that a work-item computes, 1 or 4 */
 #define PIXELS 4 /* neighbours along the width that a work-item computes, 1 or 4 */
-/* the window's height and width, where they are equal and known at compile time; else undefined */
+/* height and width of the window; undefined if they differ or are not known at compile time */
 #define WINDOW 3
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-/* TAKE combines a value of the window with the result so far, which begins as START. */
+/* TAKE updates a result with a value of its window. START is the initial result. */
 #ifdef MAX
 #define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)

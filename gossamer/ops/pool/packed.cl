@@ -1,7 +1,7 @@
 /* The maximum over windows of packed values. The maximum of bits is their OR. Trits have two
- * planes: the first says whether a value differs from 0, the second whether it is 1. The maximum of
- * trits is 1 where the OR of the second plane is 1. Where this OR is 0, the maximum is 0 if the AND
- * of the first plane is 0, and -1 if this AND is 1.
+ * planes: a bit of the first plane is 1 if the value is not 0, and a bit of the second plane is 1
+ * if the value is 1. The maximum of trits is 1 if the OR of the second plane is 1. If the OR is 0,
+ * the maximum is -1 if the AND of the first plane is 1, and 0 if the AND is 0.
  *
  * A tensor is (outer, height, width, PLANES) words; `outer` is the number of images times the
  * number of words that hold the channels of a pixel in one plane. A work-item computes PLANES words

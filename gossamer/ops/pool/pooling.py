@@ -14,12 +14,12 @@ from gossamer.tensor import rounded_up
 
 def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
             pads: Sequence[int], dilation: int, lanes: int) -> str:
-    """Return an LLVM module with the function "pool"; each task pools one channel of one image.
+    """Return an LLVM module with the function "pool".
 
-    The arguments are the addresses of the input and of the output. Each row of the output is
-    computed in two passes. The first pass writes the maximum of each input column over the window's
-    rows to scratch memory, with padding at both ends. The second pass computes the maxima along the
-    row and writes them to the output.
+    Each task of the function pools one channel of one image. The arguments are the addresses of the
+    input and of the output. Each row of the output is computed in two passes. The first pass writes
+    the maximum of each input column over the window's rows to scratch memory, with padding at both
+    ends. The second pass computes the maxima along the row and writes them to the output.
 
     size, out: numbers of rows and columns of the input and of the output.
     dilation: dilation along the columns.
@@ -50,8 +50,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
             sources = []
             for tap in range(kernel[0]):
                 position = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
-                # a row of padding can be replaced by the nearest input row, which is also in the
-                # window
+                # the nearest input row can replace a row of padding, because it is in the window
                 for comparison, bound in (("<", 0), (">", height - 1)):
                     position = b.select(b.icmp_signed(comparison, position, integer(bound)),
                                         integer(bound), position)
@@ -85,11 +84,11 @@ def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int,
 
 def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int, int],
                   stride: tuple[int, int], pads: tuple[int, int], planes: int) -> str:
-    """Return an LLVM module with the function "pool", which pools packed 64-bit words.
+    """Return an LLVM module with the function "pool" for packed 64-bit words.
 
-    Each task pools one word of channels of one image. The arguments are the addresses of the input
-    and of the output. Each window must cover at least one input pixel; positions outside the input
-    are replaced by the nearest input pixel.
+    Each task of the function pools one word of channels of one image. The arguments are the
+    addresses of the input and of the output. Each window must cover at least one input pixel;
+    positions outside the input are replaced by the nearest input pixel.
 
     planes: number of bits per value.
     """

@@ -48,7 +48,8 @@ class PoolProblem(UnaryProblem):
         if len(self.input.shape) != 4:
             raise ValueError(f"pooling needs (N, C, H, W), got {self.input}")
         if min(*self.kernel, *self.stride, *self.dilation) < 1 or min(self.pads) < 0:
-            raise ValueError(f"impossible kernel, stride, dilation or pads in {self}")
+            raise ValueError("kernel, stride and dilation must be at least 1, and pads at least 0, "
+                             f"in {self}")
         if min(self.out_height, self.out_width) < 0:
             raise ValueError(f"{self.input} is smaller than the window of {self.kernel}")
 
@@ -120,9 +121,9 @@ reference = in_float64(pool)
 
 
 def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
-    """Return the outputs for which a tap lies in the input, and the inputs that the tap reads.
+    """Return the slices of outputs and of inputs that belong to a tap.
 
-    The first slice selects the outputs along an axis for which the tap is not in the padding; the
+    The first slice selects the outputs along an axis for which the tap is not in the padding. The
     second slice selects the inputs that the tap reads for these outputs.
 
     axis: 0 for height, 1 for width.
@@ -140,7 +141,7 @@ def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]
 
 
 def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
-    """Return for each output the number of taps over which the average is taken.
+    """Return the divisor of the average for each output along an axis: a number of taps.
 
     Taps in the input are counted, and with count_include_pad also taps in the padding.
 

@@ -25,7 +25,7 @@ class ReduceProblem(UnaryProblem):
     """A reduction over some dimensions.
 
     kind: "mean", "max" or "sum"; a mean of integers is truncated towards 0.
-    axes: indices of the reduced dimensions, from 0, each once.
+    axes: indices of the reduced dimensions, from 0, without repetition.
     keepdims: whether reduced dimensions are kept with size 1; if not, they are dropped.
     facts: value facts of the input; empty if nothing is known.
 
@@ -46,7 +46,7 @@ class ReduceProblem(UnaryProblem):
         if len(set(self.axes)) != len(self.axes) or not all(0 <= a < rank for a in self.axes):
             raise ValueError(f"axes {self.axes} do not fit {self.input}")
         if self.input.dtype not in DTYPES:
-            raise ValueError(f"reduce knows {', '.join(DTYPES)}, not {self.input.dtype}")
+            raise ValueError(f"reduce supports {', '.join(DTYPES)}, not {self.input.dtype}")
         if self.kind != "sum" and self.count == 0 and self.outputs[0].size > 0:
             raise ValueError(f"the {self.kind} over axes {self.axes} of {self.input} has no value")
 

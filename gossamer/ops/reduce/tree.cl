@@ -1,15 +1,15 @@
 /* Reductions to a sum, mean or maximum. LANES work-items compute a result together. Each work-item
- * reduces every LANES-th element; then the values of these work-items are combined in a tree in
- * shared memory.
+ * reduces every LANES-th element. A tree reduction in shared memory combines the values of these
+ * work-items.
  *
  * There are four kept dimensions (sizes k, source strides p, target strides q) and four reduced
  * dimensions (sizes r, source strides e), outermost first. Unused dimensions come first and have
  * size 1. With SIMPLE only the last reduced dimension is used.
  *
- * VALUE: the type of the arithmetic, which is float where a tensor holds 16-bit floats.
- * MAX or MEAN: defined for the maximum or the mean; the sum is computed where neither is defined.
- * ACROSS: defined where the innermost dimension is kept. Neighbouring work-items then compute
- *     neighbouring results; else they reduce neighbouring elements of one result. */
+ * VALUE: the type of the arithmetic, which is float if a tensor holds 16-bit floats.
+ * MAX, MEAN: defined for the maximum or the mean. If neither is defined, the sum is computed.
+ * ACROSS: defined if the innermost dimension is kept. With ACROSS, neighbouring work-items compute
+ *     neighbouring results; without it, they reduce neighbouring elements of one result. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 64 /* work-items that compute a result together */
@@ -37,7 +37,7 @@
 #define WRITE(place, value) target[place] = value
 #endif
 
-/* JOIN combines two values; NEUTRAL changes no value that it is combined with. */
+/* JOIN combines two values. NEUTRAL is the neutral element of JOIN. */
 #ifdef MAX
 #define NEUTRAL ((VALUE)LEAST)
 #define JOIN(a, b) MAXIMUM(a, b)
@@ -48,7 +48,7 @@
 
 #define KEPT(d) , DIVISOR(k##d), int p##d, int q##d
 #define REDUCED(d) , DIVISOR(r##d), int e##d
-/* Takes the index along a kept dimension out of `rest`, and moves both offsets to this index. */
+/* Splits the index along kept dimension d off `rest`, and advances both offsets to this index. */
 #define WALK_KEPT(d) { \
     uint next = QUOTIENT(rest, k##d); \
     int i = (int)(rest - next * (uint)k##d); \
@@ -56,7 +56,7 @@
     from += i * p##d; \
     to += i * q##d; \
 }
-/* Takes the index along a reduced dimension out of `left`, and moves `place` to this index. */
+/* Splits the index along reduced dimension d off `left`, and advances `place` to this index. */
 #define WALK_REDUCED(d) { \
     uint next = QUOTIENT(left, r##d); \
     place += (int)(left - next * (uint)r##d) * e##d; \

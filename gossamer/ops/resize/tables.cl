@@ -1,17 +1,20 @@
-/* Resizing of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
+/* Resizing of a tensor (outer, height, width, inner) whose last dimension is contiguous. NCHW is
  * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
- * each output row and column, and with LINEAR also the next input position and its weight.
+ * each output row and column. With LINEAR, they also hold the next input position and the weight of
+ * this second position.
  *
- * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS
- * may be 4; the other is then 1. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and
- * out_width % 4 == 0. A tensor may be a part of the channels of a larger tensor. Then source_inner
- * or target_inner is the `inner` of the larger tensor, and the part begins at element source_first
- * or target_first. */
+ * A work-item computes LANES neighbours along `inner`, or PIXELS neighbours along the width. At
+ * most one of LANES and PIXELS is 4; the other is 1. LANES = 4 requires inner % 4 == 0; PIXELS = 4
+ * requires inner == 1 and out_width % 4 == 0.
+ *
+ * source_inner and target_inner are the sizes of the last dimension in memory. They exceed `inner`
+ * if a tensor is a slice of the channels of a larger tensor. source_first and target_first are the
+ * offsets of the first elements. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 4 /* neighbours along `inner` that a work-item computes, 1 or 4 */
 #define PIXELS 1 /* neighbours along the width that a work-item computes, 1 or 4 */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"

@@ -20,7 +20,10 @@ _GROUP = 256
 
 
 class NumpySoftmax(HostAlgorithm):
-    """Softmax in NumPy, of values from which the maximum is subtracted."""
+    """Softmax in NumPy.
+
+    The maximum is subtracted first, so that no exponential overflows.
+    """
 
     op = "softmax"
     compute = staticmethod(softmax)

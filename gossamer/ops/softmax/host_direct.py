@@ -46,9 +46,13 @@ class HostDirectSoftmax(OneTensor):
 
 
 def softmax_of_rows(size: int, lanes: int) -> str:
-    """Return an LLVM module with the function "softmax", each task of which computes a row.
+    """Return an LLVM module with the function "softmax".
 
-    A row has `size` elements. The arguments are the addresses of the input and of the output.
+    Each task of the function computes a row. The function's arguments are the addresses of the
+    input and of the output.
+
+    size: number of elements in a row.
+    lanes: number of floats in a vector register.
     """
     from llvmlite import ir
 

@@ -1,22 +1,23 @@
-/* Softmax along `length` of a tensor seen as (outer, length, inner). LANES work-items together
- * compute the maximum and the sum of `length` elements; each work-item reduces every LANES-th
+/* Softmax along the second dimension of a tensor (outer, length, inner). LANES work-items together
+ * compute the maximum and the sum over `length` elements. Each work-item reduces every LANES-th
  * element.
  *
- * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
+ * ACROSS: if defined, neighbouring work-items read neighbours along `inner`; if not, along
  *     `length`.
  * LOG: defined for the logarithm of the softmax. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 64 /* work-items that compute a sum together */
 #define COLUMNS 4 /* sums of a work-group, which has LANES * COLUMNS = 256 work-items */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-/* Combines a variable over the LANES work-items of a sum. Each of these work-items gets the result.
- * Neighbouring work-items of a sum are `apart` entries of `partial` apart. */
+/* Reduces a variable by JOIN over the LANES work-items of a sum, and sets the variable to the
+ * result in all of them. `apart` is the distance in `partial` between neighbouring work-items of a
+ * sum. */
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \
     for (int reach = LANES / 2; reach > 0; reach /= 2) { \

@@ -1,14 +1,14 @@
-/* The `count` greatest elements of each row in descending order, and their indices in the row
- * (places). Rows lie along `length` of a tensor seen as (outer, length, inner). Each round finds
- * one element: the next in order after the element that the round before found. LANES work-items
- * search a row together; each work-item reads every LANES-th element.
+/* The `count` largest elements of each row in descending order, and their indices in the row
+ * (places). Rows are along the second dimension of a tensor (outer, length, inner). Each round
+ * finds one element: the one that follows the previous round's element in the order. LANES
+ * work-items search a row together. Each work-item reads every LANES-th element.
  *
- * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
+ * ACROSS: if defined, neighbouring work-items read neighbours along `inner`; if not, along
  *     `length`.
  * SMALLEST: defined for the smallest elements in ascending order.
- * NAN_FIRST: defined where NaN precedes all numbers, else NaN follows them.
- * LAST: defined where of equal elements the one with the highest place comes first.
- * PLACES_ONLY: defined where the elements themselves are not written. */
+ * NAN_FIRST: if defined, NaN precedes all numbers; if not, NaN follows all numbers.
+ * LAST: if defined, the highest place comes first among equal elements; if not, the lowest place.
+ * PLACES_ONLY: defined if only the places are written, not the elements. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define VALUE float /* the type of the elements */

@@ -166,10 +166,10 @@ class CudnnLibrary:
             try:
                 yield handle
             finally:
-                # Restore the handle's own stream. To deserialise a plan, the frontend captures work
-                # on the handle's stream. If this were still the given stream, the process would end
-                # if the stream had been destroyed; and work that other threads queue on the stream
-                # would be captured instead of executed.
+                # Restore the handle's own stream, because the frontend captures work on the
+                # handle's stream to deserialise a plan. If that were the given stream, work that
+                # other threads queue on it would be captured instead of executed. If the given
+                # stream had been destroyed, the process would crash.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager

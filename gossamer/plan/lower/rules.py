@@ -80,8 +80,8 @@ def _needed(state: LowerState) -> list[Layer]:
     """Return the layers without unnecessary reshapes and transpositions.
 
     A reshape or transposition is unnecessary if all layers that need its result read its input
-    instead. For example, a matrix product reads the result of another product as it was before it
-    was reshaped to more dimensions, and a product transposes a matrix itself.
+    instead. For example, a matrix product can read the result of another product before this result
+    is reshaped to more dimensions, and a product can transpose an operand itself.
     """
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}

@@ -1,6 +1,7 @@
-"""cusparse-lowering: convolution as a product of sparse weights and im2col matrix by cuSPARSE.
+"""Convolution as cuSPARSE products of the weights and an im2col matrix.
 
-The weights of the groups are blocks along the diagonal of the sparse matrix.
+The algorithm's name is cusparse-lowering. The sparse matrix of the weights is block-diagonal, with
+one block for each group of the convolution.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MOST_MATRICES = 65535
 
 
 class Im2colCusparse(Algorithm):
-    """Product of CSR weights and the gathered im2col matrix by cuSPARSE.
+    """cuSPARSE's product of CSR weights and a gathered im2col matrix.
 
     A separate kernel applies the epilogue.
     """
@@ -170,8 +171,8 @@ class _SparseProduct:
             columns, leading, batch = part.pixels, (part.pixels, pixels), part.images
         gpu = self._library.device
         with self._library.calling("describing a product") as api:
-            # the handle may still have the stream of its last product, on which another thread may
-            # be recording a graph
+            # The handle may still be set to the stream of its last product. Another thread may be
+            # recording a CUDA graph on that stream.
             api.set_stream(self._library.handle, gpu.stream_handle(None))
             order = api.Order.COL if layout == "NHWC" else api.Order.ROW
             self._weights = api.create_csr(

@@ -43,18 +43,18 @@ can gather."""
 
 @dataclass(frozen=True)
 class Block:
-    """An expansion, a depthwise convolution and a projection, in this order.
+    """An inverted residual block or a separable convolution.
 
-    The expansion and the projection are 1x1 convolutions.
+    The block computes an expansion, which may be absent, a depthwise convolution and a projection.
 
     problem: the fusion.
-    expand: the convolution before the depthwise convolution, either a 1x1 convolution or a
-    network's first layer with larger windows. None if the block is a separable convolution.
+    expand: the expansion: a 1x1 convolution, or a network's first convolution, whose windows are
+    larger. None if the block is a separable convolution.
     depthwise: the depthwise convolution.
-    project: the projection.
+    project: the projection, a 1x1 convolution.
     excite: the squeeze-and-excite layer between depthwise and project; None if there is none.
-    given: the layer that computes the image from the network's input, such as bytes in NHWC; None
-    if the network's input is the image itself.
+    given: the layer that computes the image from another tensor, such as bytes in NHWC; None if the
+    block reads the image itself.
     """
 
     problem: FusionProblem
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Number of inputs from which each hidden value is expanded; 0 without an expansion."""
+        """Number of inputs of each expanded value; 0 without an expansion."""
         return 0 if self.expand is None else self.expand.depth
 
     @property
@@ -109,7 +109,7 @@ class Block:
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
     """Return a fusion as a block without squeeze-and-excite.
 
-    None if the layers are not a block of this kind.
+    Returns None if the layers are not a block of this kind.
 
     expands: whether the block has a convolution that expands its input.
     """
@@ -124,8 +124,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Return a fusion as a block that begins with a network's first convolution.
 
-    None if the layers are not a block of this kind. A layer that computes the image from the
-    network's input may precede the first convolution.
+    Returns None if the layers are not a block of this kind. A layer that computes the image from
+    the network's input may precede the first convolution.
     """
     if len(problem.parts) not in (3, 4):
         return None
@@ -157,9 +157,10 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
     """Return the block of a fusion.
 
-    None if the convolutions are of other kinds, or if the parts are not a chain. In a chain, the
-    first input of each part is the result of the previous part; an element-wise part may read the
-    previous result as any of its inputs.
+    Returns None if `depthwise` is not a depthwise convolution, if `project` is not a 1x1
+    convolution without groups, or if the parts are not a chain. In a chain, the first input of each
+    part is the result of the previous part; an element-wise part may read the previous result as
+    any of its inputs.
 
     first: the expanding convolution; empty if there is none.
     """

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ROWS = 16
-"""Number of pixels of a pixel tile, which one tensor core instruction of a warp multiplies."""
+"""Number of pixels per pixel tile: the rows of the left operand of a warp's mma instruction."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Number of input channels per step of K (the dimension of summation), by precision."""
 # The limits of accumulators were found by compiling for sm_80, sm_90a and sm_100: beyond them the
@@ -23,15 +23,23 @@ _MOST_SUMS_BESIDE = 24
 """In float32 a warp expands two pixel tiles at once only if the projection has at most this many
 accumulators per work-item."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""Maximum number of accumulators of expansion and projection together that fit the registers of a
-work-item with 16 warps per multiprocessor, by precision; with more, the compiler spilled registers
-on sm_100. The limit does not apply to small expansions (see _MOST_PAIRS)."""
+"""Maximum number of accumulators per work-item, by precision, with 16 warps per multiprocessor.
+
+Accumulators of the expansion and of the projection count together. With more accumulators the
+compiler spilled registers on sm_100. The limit does not apply to small expansions (see
+_MOST_PAIRS).
+"""
 _MOST_PAIRS = 4
-"""An expansion is small if (pixel tiles) x (pairs of channel tiles) that a warp expands at once is
-at most this number. Its accumulators fit the registers together with those of any projection."""
+"""Maximum (pixel tiles) x (pairs of channel tiles) per warp of a small expansion.
+
+The accumulators of a small expansion fit the registers together with those of any projection.
+"""
 WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""Maximum number of accumulators of expansion and projection together that fit the registers of a
-work-item with wgmma, by the number of warps per multiprocessor. With 8 warps any number fits."""
+"""Maximum number of accumulators per work-item with wgmma, by warps per multiprocessor.
+
+Accumulators of the expansion and of the projection count together. With 8 warps any number fits the
+registers.
+"""
 _LARGE_FILTER = 24
 """Number of registers per work-item that a filter of more than FEW_TAPS taps occupies."""
 FEW_TAPS = 9
@@ -39,7 +47,7 @@ FEW_TAPS = 9
 WARPS = (4, 8, 16)
 """Candidate numbers of warps per work-group."""
 WARPGROUP_WARPS = 4
-"""Number of warps of a warpgroup. They multiply together; each warp has one pixel tile."""
+"""Number of warps per warpgroup. One wgmma instruction multiplies one pixel tile of each warp."""
 _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 # The cycles below were determined for an H200. They affect only the order in which tiles are tried.
 _PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
@@ -96,8 +104,8 @@ class WorkGroup(NamedTuple):
 class Division(NamedTuple):
     """The division of a phase of a chunk among warps, with its cost.
 
-    sizes: sizes of the work that a warp does at once; their meaning depends on the phase, and is
-    described in the function that returns the division.
+    sizes: sizes of the work that a warp computes at once. Their meaning depends on the phase; the
+    function that returns the division describes it.
     busy: cycles in which the phase occupies the schedulers or shared memory.
     waited: cycles that a warp spends waiting for the results of its instructions.
     """
@@ -114,7 +122,9 @@ class Division(NamedTuple):
 
 def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
                   shared: float) -> Division:
-    """Return a division with the given cycles; each scheduler serves a quarter of the warps.
+    """Return a division with the cost of its phase.
+
+    Each of the four schedulers of a multiprocessor serves a quarter of the warps.
 
     issued: cycles in which one warp issues its instructions.
     waited: cycles that a warp spends waiting for the results of its instructions.
@@ -184,8 +194,8 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
     """Return the division of a chunk's expansion.
 
     The division's sizes are the numbers of pixel tiles and of pairs of channel tiles that a warp
-    expands at once. The weights are loaded, and in float32 split, only once for all of these pixel
-    tiles.
+    expands at once. For all of these pixel tiles, the warp loads the weights only once; in float32
+    it also splits them into TF32 numbers only once.
 
     pixel_tiles: number of pixel tiles of the inputs that the work-group's depthwise windows cover.
     chunk: number of hidden channels.

@@ -1,15 +1,14 @@
-/* The gates of a squeeze-and-excite layer: the means of an image's hidden channels, a product that
- * turns the means into a few numbers (squeeze), and a product that turns these numbers into a gate
- * for each channel (excite).
+/* The gates of a squeeze-and-excite layer. The kernel computes the mean of each hidden channel over
+ * the image, a first matrix product from the means to SQUEEZED numbers (squeeze), and a second
+ * product from these numbers to one gate per channel (excite).
  *
- * A work-group computes the gates of one image. Weights are (inputs, outputs), so neighbouring
- * work-items read neighbouring weights. PARTS work-items together compute one number of the first
- * product. */
+ * A work-group computes the gates of one image. Weights are stored as (inputs, outputs), so that
+ * neighbouring work-items read neighbouring weights. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HIDDEN 64 /* hidden channels; the parameter `hidden` also counts their padding in memory */
-#define SQUEEZED 8 /* numbers that the first product makes */
-#define PARTS 4 /* work-items that together compute one number of the first product */
+#define SQUEEZED 8 /* results of the first product */
+#define PARTS 4 /* work-items that together compute one result of the first product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group */
 /* the epilogues of both products: their kernel parameters, and the macros that apply them */
 #define SQUEEZE_EPILOGUE_PARAMETERS

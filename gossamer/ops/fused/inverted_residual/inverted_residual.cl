@@ -1,13 +1,15 @@
 /* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
- * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them. With
- * squeeze-and-excite, where the gates depend on the whole image, the first two convolutions are one
- * kernel and the projection is another.
+ * expands the channels, a depthwise convolution, and a 1x1 convolution that projects the channels.
+ * With squeeze-and-excite, the gates depend on the whole image. Therefore one launch computes the
+ * first two convolutions, and another launch computes the projection.
  *
- * A work-group computes TILE_H by TILE_W outputs of all channels. The work-group computes
- * CHUNK hidden channels at a time: it expands the pixels under the tile's windows into shared
- * memory, with zeros in place of pixels outside of the image, convolves the expanded pixels, and
- * adds their projection to sums in registers. So the expanded tensor is never in global memory.
- * Tensors are NHWC.
+ * A work-group computes TILE_H by TILE_W outputs of all channels, CHUNK hidden channels at a time.
+ * For each chunk it computes three steps:
+ * 1. It expands the pixels under the tile's windows into shared memory. Pixels outside the image
+ *    are zeros.
+ * 2. It convolves the expanded pixels.
+ * 3. It projects the convolved pixels, and adds the results to accumulators in registers.
+ * The expanded tensor is never stored in global memory. Tensors are NHWC.
  *
  * A unit is four neighbouring pixels by four channels. A work-item computes SUMS units of the
  * projection. */
@@ -27,14 +29,14 @@
 /* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by the gates of
  * their image instead */
 #define CONVOLVES 1
-/* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
- * pixel, and `totals` receives the sum of each channel over each tile */
+/* 1: the projection is computed; 0: y receives the convolved hidden channels, `hidden` numbers for
+ * each pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
-/* 1: `hidden` is real_hidden, the number of hidden channels, rounded up to a multiple of CHUNK; 0:
- * both are equal */
+/* 1: `hidden` is `real_hidden` (the number of hidden channels) rounded up to a multiple of CHUNK;
+ * 0: `hidden` equals `real_hidden` */
 #define PADDED 0
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
-#define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
+#define HALVES 1 /* 1: x, y and tensor operands are 16-bit floats; 0: they are 32-bit floats */
 /* the epilogues of the three convolutions: their kernel parameters, and the macros that apply
  * them */
 #define EXPAND_EPILOGUE_PARAMETERS
@@ -55,7 +57,8 @@
 #define UNITS CEIL_DIV(TILE, 4) /* units along the pixels of a tile */
 #define QUADS (CHUNK / 4)       /* units along the channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
-/* KEEP_REAL zeroes hidden channels that do not exist: an epilogue may give them any value. */
+/* KEEP_REAL zeroes the padding channels (those from real_hidden on), because an epilogue may have
+ * set them to any value. */
 #if PADDED
 #define KEEP_REAL(value, channel)                                       \
     (value).x = (channel) < real_hidden ? (value).x : 0.0f;             \
@@ -81,7 +84,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     SHARED ALIGNED(16) float convolved[UNITS * 4 * CHUNK];
     int item = LOCAL_ID(0), image = GROUP_ID(2);
     int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) * TILE_W;
-    /* the part of the windows that is in the image */
+    /* The halo begins at (above, left). Its rows top to bottom - 1 and its columns start to
+     * stop - 1 are inside the image. */
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     int top = above < 0 ? -above : 0, start = left < 0 ? -left : 0;
     int bottom = height - above < HALO_H ? height - above : HALO_H;

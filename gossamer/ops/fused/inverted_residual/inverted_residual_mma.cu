@@ -2,34 +2,39 @@
  * in shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32
  * by three products of TF32 numbers.
  *
- * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. The
- * work-groups of a cluster share the chunks of CHUNK hidden channels round-robin. For each chunk, a
- * work-group expands the image's pixels under the tile's windows, and stores the expanded pixels in
- * shared memory, with zeros for pixels outside of the image. The work-group convolves the
- * expanded pixels, and adds their projection to sums in registers while it expands the next chunk.
- * Weights are copied to shared memory one chunk ahead. At the end, each work-group of a cluster
- * receives the sums of all work-groups for its part of the results. Tensors are NHWC. y begins at
- * y_first, and a pixel of y has y_channels channels in memory: where y is a part of a larger
- * tensor, y_channels includes the channels of other tensors.
+ * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. The chunks of
+ * CHUNK hidden channels are distributed round-robin among the work-groups of a cluster. For each of
+ * its chunks, a work-group computes three steps:
+ * 1. It expands the image's pixels under the tile's windows into shared memory. Pixels outside the
+ *    image are zeros.
+ * 2. It convolves the expanded pixels.
+ * 3. It projects the convolved pixels while it expands its next chunk, and adds the results to
+ *    accumulators in registers.
+ * Weights are copied to shared memory one chunk ahead. At the end, every work-group computes a
+ * slice of the results: it adds up the accumulators of all work-groups of the cluster.
  *
- * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
- * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
+ * Tensors are NHWC. The output begins at y + y_first. Its pixels are y_channels elements apart;
+ * y_channels exceeds OUT_CHANNELS if the output is a slice of the channels of a larger tensor.
  *
- * The expansion may be the first convolution of a network. Then x is the network's input: an image,
- * or another tensor, such as bytes, from which work-items compute the image's numbers. For each
- * pixel, work-items gather the inputs of the pixel's window.
+ * Products are computed in tiles of 16 pixels by 8 channels, two channel tiles at a time. Of each
+ * tile, a lane holds the pixels lane / 4 and lane / 4 + 8 in the channels 2 (lane % 4) and
+ * 2 (lane % 4) + 1.
  *
- * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels.
- * Together they compute the gates from the channels' means. Then they scale the channels by the
- * gates and project the scaled channels (mma_excite.h).
+ * With GATHERS, the expansion is the first convolution of a network. x is the network's input: an
+ * image, or another tensor, such as bytes, from which the kernel computes the image. For each
+ * expanded pixel, work-items gather the inputs of the pixel's window.
  *
- * In float16 tensor cores compute the depthwise convolution, too: the 16 rows of the right operand
- * are two taps of 8 channels, and its diagonals hold the taps' weights. A warp computes RUN outputs
- * below one another in each of 16 columns of the tile, so it loads an input once for all rows of
- * taps.
+ * With EXCITES (squeeze-and-excite), a tile is a whole image. The work-groups keep the convolved
+ * channels, and compute the gates from the channels' means. They scale the channels by the gates
+ * and project the scaled channels (mma_excite.h).
  *
- * mma_sizes.h has the macros and their meanings; mma_gather.h and ops/image.h have
- * further macros for GATHERS, and mma_excite.h has further macros for EXCITES. */
+ * In float16, tensor cores also compute the depthwise convolution. The right operand of a product
+ * has 16 rows, 8 channels for each of two taps; the diagonals of its two 8 x 8 blocks hold the
+ * taps' weights. A warp computes RUN consecutive rows of outputs in each of 16 columns of the tile,
+ * so that it loads each input once for all rows of the filter.
+ *
+ * mma_sizes.h has the macros and their meanings. mma_gather.h and ops/image.h have further macros
+ * for GATHERS, and mma_excite.h has further macros for EXCITES. */
 
 #include "ptx/cluster.h"
 #include "ptx/griddepcontrol.h"
@@ -73,7 +78,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                               + tile.start) * CHANNELS;
 #endif
 
-    /* until pdl_wait, only data that no kernel writes are copied, and shared memory is prepared */
+    /* The previous kernel may still run until pdl_wait. Up to there, the code copies only weights
+     * and constants, which no kernel writes, and initialises shared memory. */
     if constexpr (BULK) {
         if (tile.item == 0) {
             UNROLL for (int i = 0; i < 2 * STAGES; i++)
@@ -116,11 +122,12 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     Sums sums = {};
     const Share share = share_of(tile.warp);
 
-    /* A work-group with several chunks projects a chunk in the iteration that expands its next
-     * chunk. This saves a barrier, and warps that have finished one product go on with the other.
-     * So the projection's weights are read one iteration later than the other weights of their
-     * stage. They are also copied one iteration later, because the previous iteration still reads
-     * the weights that they replace: the projection's weights of two chunks before. */
+    /* If a work-group has several chunks, the iteration that expands a chunk also projects the
+     * work-group's previous chunk. This saves a barrier, and a warp that has finished one product
+     * continues with the other. The projection's weights are therefore read one iteration later
+     * than the other weights of their stage. They are also copied one iteration later: they
+     * overwrite the projection's weights of two chunks before, which the previous iteration still
+     * reads. */
     Ring<STAGES> first = {arrived}, projected = {arrived + STAGES};
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
          chunk += CLUSTER) {
@@ -180,8 +187,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     }
 
 #if EXCITES
-    /* a work-group without a chunk has not yet waited for the copies of its inputs, and the sums
-     * that it receives from others take the memory of the inputs */
+    /* A work-group without chunks has not yet waited for the copies of its inputs. These must be
+     * complete before the sums of other work-groups are written to the same memory. */
     cp_async_wait_group<0>();
     BARRIER();
     int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;
@@ -224,8 +231,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int pixel_index = (GROUP_ID(2) * out_height + row) * out_width + column;
-            /* where the value lies that is added to the result: in the tile of x in shared memory,
-             * or in a tensor with the shape of y */
+            /* index of the epilogue's tensor operand: in the tile of x in shared memory, or in a
+             * tensor of y's shape */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left

@@ -100,9 +100,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # all precisions use the tiles chosen for the last of `precisions`; a precision gets tiles
-        # of its own only if none of these fits it, or if the block has squeeze-and-excite, where
-        # each tile is a whole image
+        # All precisions use the best tiles of the first precision in `fitting`, which is the last
+        # of `precisions` if that one fits. Another precision adds its own best tiles only if none
+        # of those tiles fits it, or if the block has squeeze-and-excite, where each tile is a whole
+        # image.
         ranked = [precision for precision in fitting
                   if precision == fitting[0] or block.excite is not None or not any(
                       BlockTiling(block, tile, precision).fits(device.limits)
@@ -253,14 +254,14 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
     """Yield the candidate tiles of a precision.
 
     The candidates are the tiles with the lowest expected times at each batch size in BATCHES. The
-    candidates for the batch size nearest to the block's come first; the others are computed only if
-    the caller asks for more tiles.
+    candidates for the batch size nearest to that of the block come first. The others are computed
+    only if the caller continues the iteration.
     """
     known = set[BlockTile]()
     for batch in sorted(BATCHES, key=lambda other: abs(other - block.depthwise.batch)):
         order = [tile for tile in _best(block, batch, precision, limits) if tile not in known]
-        # without measurements the first tile is used, so its cluster size must be supported by
-        # every device with clusters
+        # Without measurements, the first tile is used. Its cluster size must be one that every
+        # device with clusters supports.
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(order)

@@ -6,12 +6,12 @@
 #include "mma_tile.h"
 
 #if CONVOLVES
-/* A warp convolves 16 pixels of 8 channels by matrix products. Each product takes a pair of taps,
- * with their weights on diagonals of the right operand. Each row of a filter has ROW_PAIRS pairs of
- * neighbouring taps. Where a row has an odd number of taps, its last tap is paired with the last
- * tap of the row below (COLUMN_PAIRS pairs). A last tap without a row below is the single tap,
- * which is multiplied alone. One load gives the inputs of a pair, in the consecutive registers
- * that a product reads. */
+/* A warp convolves 16 pixels of 8 channels by matrix products. Each product multiplies the inputs
+ * of two taps, a pair; the weights of both taps are on diagonals of the right operand. Each row of
+ * a filter has ROW_PAIRS pairs of neighbouring taps. If a row has an odd number of taps, its last
+ * tap is paired with the last tap of the row below (COLUMN_PAIRS pairs). If the number of rows is
+ * odd, too, the last tap of the last row remains. This single tap is multiplied alone. One load
+ * writes the inputs of a pair to the consecutive registers that a product reads. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
@@ -20,34 +20,34 @@
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
 /* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
-/* One load gives the inputs of the last taps of two neighbouring rows. Every STRIDE_Y-th row is the
- * upper row of such a load. The single tap takes its inputs from one of these loads. With
- * SINGLE_IS_LOWER its inputs are the lower row of a load that the next output reads as well;
- * otherwise its inputs are the upper row of a load. */
+/* A column load reads the inputs of the last taps of two neighbouring rows. Every STRIDE_Y-th row
+ * is the upper row of a column load. The inputs of the single tap are part of a column load: its
+ * lower row with SINGLE_IS_LOWER, because the next output reads this load as well, and its upper
+ * row without SINGLE_IS_LOWER. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
-/* the upper row of the last pair that an output reads, counted from the output's first row */
+/* upper row of the last column load for an output, relative to the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
-/* the upper row of the first pair that no earlier output reads */
+/* upper row of the first column load that no earlier output reads */
 #define FIRST_COLUMN(output) \
     ((output) == 0 ? 0 : ((output) - 1) * STRIDE_Y + LAST_COLUMN + STRIDE_Y)
-/* the upper row of the last pair of rows that are both read */
+/* upper row of the last column load of which both rows are read */
 #define LAST_FULL_COLUMN (COLUMN_PAIRS ? (RUN - 1) * STRIDE_Y + 2 * COLUMN_PAIRS - 2 : -1)
 
-/* The run of rows to which a column of outputs belongs. */
+/* Index of the run (RUN rows of the tile) that contains a column of outputs. */
 #define RUN_OF(column)                               \
     (RUN == TILE_H       ? 0                         \
      : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
                          : (int)((uint)(column) / TILE_W))
 
 /* The operands from one row of inputs for 16 pixels and 8 channels: `pairs` for the pairs of
- * neighbouring taps, `column` for the last tap together with the last tap of the row below. */
+ * neighbouring taps, `column` from the column load whose upper row is this row. */
 struct RowOfInputs {
     uint4 pairs[MOST_PAIRS];
     uint4 column;
 };
 
-/* mma.sync.m16n8k16: multiplies 16 pixels of 8 channels for two taps. sum: receives `start` plus
- * the products. */
+/* mma.sync.m16n8k16: sets `sum` to `start` plus the products of 16 pixels of 8 channels and two
+ * taps. */
 INLINE void mma_sync_from(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
                           const float (&start)[4])
 {
@@ -58,7 +58,7 @@ INLINE void mma_sync_from(float (&sum)[4], const uint4 &inputs, uint lower, uint
           "f"(start[0]), "f"(start[1]), "f"(start[2]), "f"(start[3]));
 }
 
-/* mma.sync.m16n8k8: multiplies 16 pixels of 8 channels for one tap, and adds to the sum. */
+/* mma.sync.m16n8k8: adds the products of 16 pixels of 8 channels and one tap to `sum`. */
 INLINE void mma_sync_tap(float (&sum)[4], uint lower, uint upper, uint weight)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
@@ -68,16 +68,17 @@ INLINE void mma_sync_tap(float (&sum)[4], uint lower, uint upper, uint weight)
 }
 
 /* Convolves a chunk: reads `expanded` and writes `convolved`. store: applies the epilogue to the
- * results of two neighbouring channels and stores them. start: returns the value that a channel's
- * sums begin with. real: number of hidden channels that exist from the chunk's first one on. */
+ * results of two neighbouring channels and stores them. start: returns the initial value of a
+ * channel's sums. real: number of hidden channels, without padding, from the chunk's first channel
+ * to the last channel of the block. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)
 {
     const int UNITS = CHUNK / 8 * COLUMN_TILES;
-    /* A lane holds column lane / 4 of the right operand, rows 2 (lane % 4) and 2 (lane % 4) + 1 of
-     * each tap. A factor of 1 or 0x10000 puts the weight in the row that is on the diagonal; the
-     * factor is 0 where neither row is on the diagonal. */
+    /* A lane holds column lane / 4 of the right operand in the rows 2 (lane % 4) and
+     * 2 (lane % 4) + 1 of each tap, 16 bits per row. Multiplying a weight by 1 or 0x10000 moves it
+     * to the row that is on the diagonal. The factor is 0 if neither row is on the diagonal. */
     uint on_diagonal = lane / 8 == lane % 4 ? lane / 4 % 2 ? 0x10000u : 1u : 0u;
     int held = -1;
     uint weights[TAP_PAIRS > 0 ? TAP_PAIRS : 1][2], single = 0;
@@ -107,9 +108,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
         uint last_column = inputs + (first + column_offset(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
-        /* This number is always 0, but the compiler cannot know that, and so keeps the four numbers
-         * of `begin` in registers. If the compiler knew that the last two numbers are equal to
-         * the first two, it would copy them before each product. */
+        /* `zero` is always 0, because every chunk has hidden channels (real > 0). The compiler does
+         * not know this, and keeps all four numbers of `begin` in registers. If it knew that the
+         * last two equal the first two, it would copy them before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;
@@ -123,8 +124,8 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                          + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
         RowOfInputs rows[HELD_ROWS];
-        /* several rows at a time, so that products of one row run while products of other rows wait
-         * for the sums that they add to */
+        /* ROWS_AT_ONCE rows of outputs are computed together. A product waits for the previous
+         * product of the same row; meanwhile the products of other rows run. */
         UNROLL for (int r = 0; r < RUN; r += ROWS_AT_ONCE) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
@@ -183,7 +184,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                         REAL *target = targets[i] + (r + j) * TILE_W * CHUNK_ROW;
                         store(target, sums[j][2 * i], sums[j][2 * i + 1], first_channel);
 #if PADDED
-                        /* an epilogue may give any value to channels that do not exist */
+                        /* zeroes padding channels, which the epilogue may have changed */
                         UNROLL for (int k = 0; k < 2; k++)
                             if (first_channel + k >= real)
                                 target[k] = 0;
@@ -193,8 +194,8 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
     }
 }
 #else
-/* Convolves a chunk by multiply-adds, with the parameters of the function for tensor cores above. A
- * work-item computes COLUMNS_AT_ONCE neighbouring outputs of a row for four channels. */
+/* Convolves a chunk by multiply-adds. The parameters are those of the function for tensor cores
+ * above. A work-item computes COLUMNS_AT_ONCE neighbouring outputs of a row in four channels. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)
@@ -233,7 +234,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             store(target, values[j].x, values[j].y, channel);
             store(target + 2, values[j].z, values[j].w, channel + 2);
 #if PADDED
-            /* an epilogue may give any value to channels that do not exist */
+            /* zeroes padding channels, which the epilogue may have changed */
             UNROLL for (int i = 0; i < 4; i++)
                 if (channel + i >= real)
                     target[i] = 0;

@@ -1,5 +1,5 @@
-/* Squeeze-and-excite in inverted_residual_mma.cu: each work-group of a cluster has the hidden
- * channels of its chunks for a whole image. */
+/* Squeeze-and-excite in inverted_residual_mma.cu. Each work-group of a cluster holds the hidden
+ * channels of its chunks in shared memory, for a whole image. */
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #define EXCITES 1 /* 1: with squeeze-and-excite */
 #endif
 #if !defined CONFIGURED && !defined OWN_CHUNKS
-#define OWN_CHUNKS 2 /* chunks of a work-group, at most */
+#define OWN_CHUNKS 2 /* maximum number of chunks per work-group */
 #endif
 #if !defined CONFIGURED && !defined HIDDEN_ROW
 #define HIDDEN_ROW 64 /* channels of all chunks */
@@ -26,8 +26,7 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Writes, for each channel of this work-group's convolved chunks, the channel's mean over the
- * image. */
+/* Writes the means over the image of the channels in this work-group's convolved chunks. */
 INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
     for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {
@@ -52,8 +51,8 @@ INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, ui
     }
 }
 
-/* Writes this work-group's partial sum of each number of the first product to all work-groups of
- * the cluster. weights: (numbers, channels). */
+/* Computes this work-group's partial sum for each result of the first product, and writes it to all
+ * work-groups of the cluster. weights: (results, channels). */
 INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int own_chunks,
                           int rank, uint warp, uint lane)
 {
@@ -70,9 +69,8 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
         give_part(parts, sum, number, rank, lane);
     }
 }
-/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from the
- * work-group's convolved channels. Behind the gates, shared memory has room for the partial sums
- * and the results of the first product. */
+/* Computes the gates for the channels of this work-group's chunks. gates: (chunks, CHUNK), followed
+ * in shared memory by room for the partial sums and the results of the first product. */
 INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, const Tile &tile,
                        const REAL *squeeze, const REAL *excite,
                        [[maybe_unused]] const float *small_constants)
@@ -115,7 +113,7 @@ INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, co
         UNROLL for (int j = 0; j < 4; j++) {
             SCALE_EPILOGUE(lanes[j], channel + j, 0)
 #if PADDED
-            /* the scaling may give any value to channels that do not exist */
+            /* zeroes padding channels, which the scaling may have changed */
             if ((tile.rank + own_chunk * CLUSTER) * CHUNK + channel + j >= hidden)
                 lanes[j] = 0.0f;
 #endif

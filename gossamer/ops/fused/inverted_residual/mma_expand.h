@@ -8,7 +8,8 @@
 
 #if EXPANDS
 /* Multiplies EXPAND_TILES tiles of pixels by the weights of EXPAND_PAIRS pairs of channel tiles.
- * pixels: the inputs of the first pixel. factors: the weights of the first pair's first step. */
+ * pixels: the inputs of the first pixel. factors: the first pair's weights for the first step of
+ * K. */
 INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], const REAL *pixels,
                             const uint4 *factors, uint lane)
 {
@@ -32,10 +33,10 @@ INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], 
 #endif
 }
 
-/* Expands the pixels of a tile to a chunk of hidden channels. The warpgroups take units in turn. A
- * unit is EXPAND_TILES tiles of pixels for each warp by EXPAND_PAIRS pairs of channel tiles.
- * factors: the weights of the chunk. chunk_constants: the channel operands of the chunk's
- * epilogues. units: the number of units. */
+/* Expands the pixels of a tile to a chunk of hidden channels. A unit is EXPAND_TILES tiles of
+ * pixels for each warp of a warpgroup, by EXPAND_PAIRS pairs of channel tiles. Units are
+ * distributed round-robin among the warpgroups. factors: the weights of the chunk. chunk_constants:
+ * the channel operands of the chunk's epilogues. units: the number of units. */
 INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factors,
                          [[maybe_unused]] const float *chunk_constants, const int *offsets,
                          const Tile &tile, int units)

@@ -7,7 +7,7 @@
 #define GATHERS 1 /* 1: the expansion reads windows of an image */
 #endif
 #if !defined CONFIGURED && !defined GATHERED
-#define GATHERED 9 /* numbers of a window */
+#define GATHERED 9 /* numbers in a window */
 #define FILTER_H 3 /* rows of the first convolution's window */
 #define FILTER_W 1 /* columns of the first convolution's window */
 #define FILTER_STEP_Y 1 /* rows from a window to the next */
@@ -21,9 +21,9 @@
 #include "mma_tile.h"
 
 #if GATHERS
-/* Writes the window of each pixel to the pixel's row of `inputs`, with zeros outside of the image.
- * A work-item writes whole rows. image_top, image_left: rows of zeros above the image and columns
- * of zeros on its left. */
+/* Writes the window of each pixel to the pixel's row of `inputs`. Numbers outside the image are
+ * zeros. A work-item writes whole rows. image_top, image_left: rows of padding above the image, and
+ * columns of padding to the left of the image. */
 INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GATHER_PARAMETERS)
 {
     for (int pixel = tile.item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE) {

@@ -1,4 +1,4 @@
-/* The projection of inverted_residual_mma.cu, and how its sums become results. */
+/* The projection of inverted_residual_mma.cu, and the reduction of its sums over a cluster. */
 
 #pragma once
 
@@ -8,12 +8,12 @@
 #include "mma_tile.h"
 #include "mma_warpgroups.h"
 
-/* The sums of a work-item, for SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel tiles of
- * its warpgroup. */
+/* The accumulators of a work-item, for SUM_TILES pixel tiles of the warp by 2 * SUM_PAIRS channel
+ * tiles of the warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
-/* The part of the projection that a warpgroup computes: part m of the channels and part p of the
- * pixels. */
+/* The share of the projection that a warpgroup computes: part m of WARPGROUPS_M parts of the
+ * channels, and part p of WARPGROUPS_P parts of the pixels. */
 struct Share {
     int m, p;
 };
@@ -48,8 +48,8 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
     UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
         Pixels found[SUM_TILES];
         UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            /* instead of tiles that do not exist, the last tile is multiplied again, and these sums
-             * are not stored: conditions would take longer than the products */
+            /* In place of a tile beyond the last one, the last tile is multiplied again, and the
+             * result is not stored. A branch would take longer than the superfluous product. */
             int tile = tile_of(share, warp, m);
             if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
                 tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
@@ -70,9 +70,9 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
 }
 
 /* Calls store(pixel, channel, first, second) for each pair of neighbouring channels of each pixel
- * of the tile. In a cluster each fragment of the results belongs to one work-group, and all
- * work-groups send their sums of the fragment to this work-group. `partial` has room for the sums
- * that a work-group receives, and `summed` is the barrier that expects these sums. */
+ * of the tile. In a cluster, each fragment of the results belongs to one work-group. All
+ * work-groups send their sums for the fragment to this work-group. partial: room for the sums that
+ * a work-group receives. summed: the barrier that completes when all of them have arrived. */
 template <class Store>
 INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                         [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,

@@ -3,10 +3,10 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are 32-bit floats */
 #endif
 #if !defined CONFIGURED && !defined TF32
-#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32 */
+#define TF32 0 /* 1: 32-bit floats are multiplied as TF32; 0: they are multiplied as float32 */
 #endif
 #if !defined CONFIGURED && !defined TILE_H
 #define TILE_H 4 /* rows of outputs of a tile */
@@ -23,7 +23,7 @@
 #define STRIDE_X 1 /* columns from a window to the next */
 /* 1: the block begins with an expansion; 0: x has the hidden channels */
 #define EXPANDS 1
-#define PADDED 0 /* 1: the last chunk has channels that do not exist */
+#define PADDED 0 /* 1: the last chunk has padding channels */
 /* tiles of 16 pixels that hold the pixels under the windows of a tile of outputs, a multiple of
  * EXPAND_TILES */
 #define ROW_TILES 3
@@ -31,13 +31,13 @@
 #define EXPAND_PAIRS 1 /* pairs of channel tiles that a warp expands at once */
 /* neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W */
 #define COLUMNS_AT_ONCE 4
-#define RUN 2 /* outputs below one another that a warp convolves in turn, a divisor of TILE_H */
-#define ROWS_AT_ONCE 2 /* rows of a run whose sums a warp holds at once */
-#define STAGES 2 /* chunks whose weights shared memory holds; 1 where a work-group has one chunk */
-#define WARPGROUPS_M 1 /* warpgroups that share the channels of a tile of outputs */
+#define RUN 2 /* consecutive rows of outputs that a warp convolves, a divisor of TILE_H */
+#define ROWS_AT_ONCE 2 /* rows of a run whose sums a warp accumulates at once */
+#define STAGES 2 /* chunks whose weights are in shared memory; 1 if a work-group has one chunk */
+#define WARPGROUPS_M 1 /* number of parts into which the output channels are divided */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a), and BULK is 1; 0: a
+/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a); this requires BULK; 0: a
  * warpgroup is one warp */
 #define WGMMA 0
 #endif
@@ -46,23 +46,23 @@
 #define BULK 0
 #endif
 #if !defined CONFIGURED && !defined BLOCKS_PER_UNIT
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
-#define EXPAND_CONSTANTS 0 /* channel operands of the expansion's epilogue */
-#define DEPTHWISE_CONSTANTS 0 /* channel operands of the depthwise convolution's epilogue */
-#define PROJECT_CONSTANTS 0 /* channel operands of the projection's epilogue */
+#define BLOCKS_PER_UNIT 1 /* work-groups that must fit one multiprocessor at the same time */
+#define EXPAND_CONSTANTS 0 /* number of channel operands of the expansion's epilogue */
+#define DEPTHWISE_CONSTANTS 0 /* number of channel operands of the depthwise epilogue */
+#define PROJECT_CONSTANTS 0 /* number of channel operands of the projection's epilogue */
 #define EXPAND_OPERANDS /* declares the operands of the expansion's epilogue for a chunk */
 #define DEPTHWISE_OPERANDS /* declares the operands of the depthwise epilogue for a chunk */
 #define PROJECT_OPERANDS /* declares the operands of the projection's epilogue */
-#define EXPAND_START(channel) 0.0f /* the value that sums of the expansion begin with */
+#define EXPAND_START(channel) 0.0f /* the initial value of sums of the expansion */
 /* applies the expansion's epilogue to two neighbouring channels and stores them */
 #define EXPAND_STORE(target, first, second, channel) store_two(target, first, second);
-#define DEPTHWISE_START(channel) 0.0f /* the value that depthwise sums begin with */
+#define DEPTHWISE_START(channel) 0.0f /* the initial value of depthwise sums */
 /* applies the depthwise convolution's epilogue to two neighbouring channels and stores them */
 #define DEPTHWISE_STORE(target, first, second, channel) store_two(target, first, second);
 #define PROJECT_EPILOGUE(value, channel, index) /* applies the projection's epilogue */
 #endif
 #if !defined CONFIGURED && !defined CLUSTER
-#define CLUSTER 1 /* work-groups of a cluster, which share the chunks of a tile round-robin */
+#define CLUSTER 1 /* work-groups of a cluster; a tile's chunks are distributed among them */
 #endif
 #if !defined CONFIGURED && !defined GATHERS
 /* 1: the expansion reads windows of an image, by filters of FILTER_H by FILTER_W; a window has
@@ -73,10 +73,10 @@
 #define EXCITES 0 /* 1: with squeeze-and-excite */
 #endif
 #if !defined CONFIGURED && !defined OWN_CHUNKS
-#define OWN_CHUNKS 0 /* with EXCITES the most chunks of a work-group */
+#define OWN_CHUNKS 0 /* with EXCITES: the maximum number of chunks per work-group */
 #endif
 #if !defined CONFIGURED && !defined SQUEEZED
-#define SQUEEZED 8 /* with EXCITES the numbers that the first product makes */
+#define SQUEEZED 8 /* with EXCITES: the number of results of the first product */
 #endif
 
 #include "dialect/common.h"
@@ -93,8 +93,8 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16) /* tiles of 16 pixels that hold the outputs */
-#define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
-#define DEPTH (HALVES ? 16 : 8)      /* input channels that a step multiplies */
+#define WIDTH (HALVES ? 8 : 4)       /* elements in 16 bytes */
+#define DEPTH (HALVES ? 16 : 8)      /* input channels per step of K */
 /* whether tensor cores compute the depthwise convolution */
 #define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25 && STRIDE_Y <= 2)
 /* steps of K of the expansion, and of a chunk's projection */
@@ -122,19 +122,20 @@
 #define OFFSET_WORDS (ROW_TILES * 4)
 #define BARRIER_WORDS 3 /* room for two barriers of each of two stages, and one for sums */
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES) /* fragments (16 pixels by 8 channels) of results */
-#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)  /* fragments of a work-group, at most */
+#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)  /* maximum number of fragments per work-group */
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
-/* the inputs and the expanded pixels; with squeeze-and-excite the cluster's sums take their place
- * at the end */
+/* the inputs and the expanded pixels; with squeeze-and-excite, the sums that a work-group receives
+ * at the end overwrite them */
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS \
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* words of a chunk's weights that are copied first; the projection's weights follow later. With
- * squeeze-and-excite, all words are copied first where the stages hold all chunks. Without it, all
- * weights of a work-group's first chunk are copied at once. */
+/* Words of a chunk's weights that are copied first; the projection's weights follow later. There
+ * are two exceptions. With squeeze-and-excite, all words are copied first if the stages have room
+ * for all chunks of a work-group. Without it, all words of a work-group's first chunk are copied at
+ * once. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* whether a chunk is projected while the next chunk is expanded: true where a work-group has
- * several chunks */
+/* whether a chunk is projected while the next chunk is expanded: yes if a work-group has several
+ * chunks, but not with squeeze-and-excite */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
@@ -143,22 +144,22 @@
 /* words for chunks: expanded and convolved pixels, weights, and gates */
 #define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
-/* The warps of a warpgroup multiply together: four warps with WGMMA, otherwise one. Each warp has a
- * tile of pixels. */
+/* The warps of a warpgroup multiply together, each warp one tile of pixels. A warpgroup has four
+ * warps with WGMMA, and one warp without. */
 #define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
 #define WARPGROUP_WARPS (WGMMA ? 4 : 1)
 /* The projection's channels are divided into WARPGROUPS_M parts, and its pixels into WARPGROUPS_P
- * parts. A warpgroup has one part of the channels and one part of the pixels. */
+ * parts. A warpgroup computes one part of the channels for one part of the pixels. */
 #define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
-/* pixel tiles and pairs of channel tiles of which a warp holds sums */
+/* pixel tiles, and pairs of channel tiles, for which a warp has accumulators */
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS) /* parts of a chunk in the expansion */
-/* a column is RUN outputs below one another */
+/* number of columns, each of which is RUN vertically consecutive outputs */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* Code that runs only once waits until its instructions are fetched, so loops of few iterations are
- * not unrolled. */
+/* For loops of few iterations that a work-item runs only once. They are not unrolled, because code
+ * that runs only once waits until its instructions are fetched. */
 #define ONCE_EACH UNROLL_BY(1)
-#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way at the same time */
+#define STEPS_AT_ONCE 4 /* steps of K of the expansion whose loads are in flight at once */

@@ -1,21 +1,21 @@
-/* The tile of a work-group of inverted_residual_mma.cu: where it lies in the image, and the copies
- * of its inputs and weights to shared memory. */
+/* The tile of a work-group of inverted_residual_mma.cu: its position in the image, and the copies
+ * of inputs and weights to shared memory. */
 
 #pragma once
 
 #include "ptx/mbarrier.h"
 #include "mma_sizes.h"
 
-/* A work-item, and the outputs of its work-group. The pixels of a tile are the pixels of the image
- * under the tile's windows, row by row. */
+/* The indices of a work-item, and the tile of its work-group. The pixels of a tile are the pixels
+ * of the image under the tile's windows, in row-major order. */
 struct Tile {
     int item;                    /* index of the work-item in its work-group */
     uint lane, warp;             /* index of the work-item in its warp, index of the warp */
     int rank;                    /* index of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
-    int top, start;              /* rows of the windows above the image, columns on its left */
-    int columns, pixels;         /* pixels of a row, and of the whole tile */
+    int top, start;              /* rows of windows above the image, columns left of the image */
+    int columns, pixels;         /* pixels in a row, and in the whole tile */
     float of_columns;            /* 1 / columns */
 };
 
@@ -47,23 +47,23 @@ INLINE int quotient(int number, float reciprocal)
     return (int)(((float)number + 0.5f) * reciprocal);
 }
 
-/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
- * precede the odd ones, so that the columns that one tap multiplies are neighbours. */
+/* Returns the position in shared memory of a column of the windows. With a stride of 2, the even
+ * columns precede the odd columns, so that the columns that one tap multiplies are adjacent. */
 INLINE int column_offset(int column)
 {
     return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
 }
 
-/* Returns where the hidden channels of a pixel lie in shared memory. */
+/* Returns the offset of a pixel's hidden channels in shared memory, in elements. */
 INLINE int hidden_offset(const Tile &tile, int row, int column)
 {
     return ((tile.top + row) * HALO_W + column_offset(tile.start + column)) * CHUNK_ROW;
 }
 
-/* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK one
- * work-item starts one copy of the words before the projection's weights, and one copy of the
- * projection's weights. `arrived` then has STAGES barriers for the former, and STAGES for the
- * latter. */
+/* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK, one
+ * work-item starts up to two bulk copies: first the FIRST_WORDS words before the projection's
+ * weights, then the projection's weights. arrived: STAGES barriers for copies of the first kind,
+ * followed by STAGES barriers for copies of the projection's weights. */
 INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
                          int stage, int from, int to)
 {
@@ -109,8 +109,8 @@ INLINE void prepare_inputs(REAL *inputs, int *offsets, const Tile &tile)
     }
 }
 #else
-/* Copies a chunk of the input's channels to where an expansion would store them. source: the
- * channels of the first pixel. */
+/* Copies a chunk of x's channels to `expanded`, where an expansion would store its results. source:
+ * the channels of the first pixel. */
 INLINE void copy_hidden(REAL *expanded, const REAL *source, const Tile &tile, int width, int chunk,
                         int stage)
 {

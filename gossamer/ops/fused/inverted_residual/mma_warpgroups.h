@@ -18,8 +18,8 @@
                  : WGMMA_SUMS(width)                                                        \
                  : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
 
-/* wgmma.mma_async with the pixels in registers: begins to multiply a warp's 16 pixels by
- * CHANNELS_AT_ONCE channels (16, 32, 64 or 128), over one step of K. sums: four for each 8
+/* wgmma.mma_async with the pixels in registers: starts to multiply a warp's 16 pixels by
+ * CHANNELS_AT_ONCE channels (16, 32, 64 or 128), over one step of K. sums: four numbers for each 8
  * channels, in the order in which multiply_tile stores them. */
 template <int CHANNELS_AT_ONCE>
 INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
@@ -34,22 +34,23 @@ INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
         WGMMA_PIXELS(16)
 }
 
-/* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over one step of K. weights:
- * the matrix descriptor of the weights. */
+/* Starts to multiply a warp's 16 pixels by PAIRS * 16 channels, over one step of K. weights: the
+ * matrix descriptor of the weights. */
 template <int PAIRS>
 INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
     constexpr int AT_ONCE = PAIRS >= 8 ? 8 : PAIRS >= 4 ? 4 : PAIRS >= 2 ? 2 : 1;
     wgmma_rs<16 * AT_ONCE>(sums, pixels, weights);
-    /* a matrix descriptor counts words of 16 bytes */
+    /* addresses in a matrix descriptor are in units of 16 bytes */
     if constexpr (PAIRS > AT_ONCE)
         multiply_step<PAIRS - AT_ONCE>(sums + 2 * AT_ONCE, pixels,
                                        weights + AT_ONCE * PAIR_WORDS);
 }
 
-/* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over STEPS steps of K. first:
- * the first element of the first pixel's row. weights: the address of the first step's weights. The
- * weights of successive steps are STEP_PAIRS * PAIR_WORDS words of 16 bytes apart. */
+/* Starts to multiply a warp's 16 pixels by PAIRS * 16 channels, over STEPS steps of K. first: the
+ * first element of the first pixel's row. row: distance between rows, in elements. weights: the
+ * address of the first step's weights. The weights of successive steps are STEP_PAIRS * PAIR_WORDS
+ * words of 16 bytes apart. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {

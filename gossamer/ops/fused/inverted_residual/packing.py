@@ -137,8 +137,9 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
     """Return the bounds to which an expression clips its first input.
 
-    None if the expression does anything else, or if float16 cannot represent a bound exactly. With
-    exact bounds, rounding the input to float16 before or after clipping gives the same result.
+    Returns None if the expression does anything else, or if float16 cannot represent a bound
+    exactly. With exact bounds, rounding the input to float16 before or after clipping gives the
+    same result.
     """
     if expression.outputs == (0,):
         return -np.inf, np.inf
@@ -159,10 +160,10 @@ def _both_halves(value: float) -> str:
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the constants of each chunk, (chunks, 32-bit words).
+    """Return the constants of each chunk as an array (chunks, 32-bit words).
 
-    For each chunk, the array holds the expansion weights, the depthwise weights, the channel
-    operands of the epilogues of expansion and depthwise convolution, and the projection weights.
+    The words of a chunk are the expansion weights, the depthwise weights, the channel operands of
+    the epilogues of expansion and depthwise convolution, and the projection weights, in this order.
     Weights of padding channels are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk

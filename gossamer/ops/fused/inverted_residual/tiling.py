@@ -50,12 +50,12 @@ _UNIT_BYTES = 233472
 _MOST_GRID = 65535
 """Maximum number of work-groups of a grid along each of y and z."""
 _FEW_WARPS = 8
-"""Maximum number of warps per multiprocessor at which each warp computes four rows of depthwise
+"""With at most this number of warps per multiprocessor, each warp computes four rows of depthwise
 outputs at once instead of two, if the filter has at most FEW_TAPS taps."""
 _BARRIER_WORDS = 3
 """Number of 16-byte words for the barriers of copies and sums."""
-# The rates below were fitted to rank MobileNet's tiles as an earlier cost model did, which had been
-# fitted to 900 measured times of small and large batches on an H200.
+# The rates below were fitted so that MobileNet's tiles are ranked as an earlier cost model ranked
+# them. That model had been fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
 """Factors by which the busy and the waited cycles of a phase are multiplied (see Division), and the
 fixed overhead of a phase in cycles, including the barrier after it."""
@@ -406,12 +406,13 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Return the cluster sizes to try.
 
-    The sizes are the largest that results in fewer work-groups per launch than compute units, the
-    smallest that results in at least as many, and `most`, if this size results in at most
-    _MOST_SHARED work-groups per compute unit.
+    Of the sizes in _CLUSTERS up to `most`, these are:
+    - the largest size with fewer work-groups per launch than compute units,
+    - the smallest size with at least as many work-groups per launch as compute units,
+    - the largest size, if it results in at most _MOST_SHARED work-groups per compute unit.
 
     groups: number of clusters per launch.
-    most: the largest possible size.
+    most: maximum cluster size.
     units: number of compute units.
     """
     sizes = [size for size in _CLUSTERS if size <= most]
