@@ -1,4 +1,4 @@
-"""Sentences on network parts that a library computes."""
+"""Sentences about the parts of a network that ONNX Runtime computes."""
 
 from __future__ import annotations
 
