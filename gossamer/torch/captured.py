@@ -1,4 +1,4 @@
-"""Captures a module as a network, with outputs for an example.
+"""Converts a module to a network, and computes its outputs for an example.
 
 Modules and tensors that cannot be optimised raise errors that say what to do.
 """
@@ -38,7 +38,7 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 @dataclass
 class Captured:
-    """A module as a network, with its outputs for an example.
+    """A module converted to a network, with its outputs for an example.
 
     original: the caller's module.
     weights, watch: the module's weights, and a Watch that was created before the weights were read.
@@ -80,7 +80,7 @@ class Captured:
 
 
 def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
-    """Capture a module as a network.
+    """Convert a module to a network, and compute its outputs for an example.
 
     The state of the random generators is restored. Raises InputError and UnsupportedError as
     `optimize` does.
