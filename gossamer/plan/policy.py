@@ -33,6 +33,9 @@ Refusal = Callable[[Algorithm, Problem, Device], str | None]
 class Effort:
     """The amount of measuring that a user permits.
 
+    Candidates are measured in rounds. Rounds after the first one measure more configs of the
+    fastest algorithms.
+
     configs: number of configs that the first round measures for each algorithm of gossamer's own;
     None for all.
     most_configs: number of configs that all rounds together may measure for each dense algorithm
@@ -84,7 +87,8 @@ class Policy:
 
     `gossamer.compile` describes the fields that are not described here.
 
-    unfused: whether each layer is computed alone, without fusions and parts.
+    unfused: whether each layer is computed alone: without fusions, and without parts (several
+    layers that ONNX Runtime computes in one run).
     force: names of the algorithms that certain layers must use, by the layers' names.
     threads: threads of a layer on the host, a number or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own

@@ -1,7 +1,8 @@
 """Programs at one batch size, and the preparation of variants.
 
 A program consists of layers with the variants that compute them, and of conversions. A variant is
-prepared by packing its weights and compiling its kernels.
+one config of an algorithm, with formats and a precision. It is prepared by packing its weights and
+compiling its kernels.
 """
 
 from __future__ import annotations

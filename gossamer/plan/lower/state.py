@@ -33,7 +33,7 @@ class LowerState:
     """A graph, with the layers and constants made from it.
 
     store: facts and packed forms of the layers' weights; lowering adds the facts that are missing.
-    facts: value facts of values and constants, by name.
+    facts: value facts (bounds, and a grid of possible values) of values and constants, by name.
     swapped: names of matrices, by the names of their transposes.
     """
 

@@ -1,4 +1,5 @@
-"""Which layers are computed on bits, trits or floats, why, and their memory use."""
+"""Which layers are computed on bits (-1, 1), trits (-1, 0, 1) or floats, why, and their memory use.
+"""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class Report:
     device: name of the plan's device.
     batch: number of images.
 
-    rows: one dict for each step, in order. A step that computes a part is replaced by one dict for
-    each layer of the part. The keys of a row are:
+    rows: one dict for each step, in order. A step that computes a part (several layers in one run
+    of ONNX Runtime) has one dict for each layer of the part. The keys of a row are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
     - layers: names of the layers that a fusion covers, or the name of the one layer.
@@ -66,9 +66,9 @@ class Report:
     end_to_end_us: microseconds of one execution between buffers on the device.
     end_to_end_cached: whether end_to_end_us was read from the cache.
 
-    plans: if the measured choice was compared with baseline plans, one dict for each plan with the
-    keys plan, median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the
-    plan taken, within noise).
+    plans: if whole plans were timed against each other, one dict for each plan with the keys plan,
+    median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the plan taken,
+    within noise).
 
     shares: the shares of one execution's time, if all steps and the whole execution have times. The
     time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
@@ -331,9 +331,9 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 
 
 def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
-    """Return the microseconds that a library takes for layers within parts, where known.
+    """Return the microseconds that ONNX Runtime takes for layers within parts, where known.
 
-    A time of 0 in `within` is ignored if another time is known: the library may have added the
+    A time of 0 in `within` is ignored if another time is known: ONNX Runtime may have added the
     layer's time to that of another layer.
     """
     times: dict[str, float] = {}
@@ -415,7 +415,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     The times are those that the tuner measured. For a layer that a part computes, the candidates
     are those that compute the layer by itself.
 
-    library_us: time that a library takes for the step's layers within a part.
+    library_us: microseconds that ONNX Runtime takes for the step's layers within a part.
     """
     taken = _taken(step)
 

@@ -38,7 +38,7 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     break_even: the result of break_even().
     zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
 
-    library_us: microseconds that a library's dense algorithm takes for the layer within a part.
+    library_us: microseconds that ONNX Runtime takes for the layer in a run of several layers.
     """
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)

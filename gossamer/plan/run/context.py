@@ -158,8 +158,8 @@ class Context:
                graph: Transfer | None = None, computing: Any = None) -> Finish:
         """Enqueue an execution; the caller holds the lock.
 
-        For new results a graph of the copies and steps is captured once the kernels are loaded, and
-        replayed from then on.
+        Without `results`, a graph of the copies and steps is captured once the kernels are loaded,
+        and later calls replay it.
         """
         self._follow(self.stream)
         shows = debug.level() >= 2
@@ -181,8 +181,9 @@ class Context:
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
         """Return a function that computes with fixed host arrays.
 
-        The function reads the current contents of the arrays. The arrays have to be as in
-        compute().
+        The function reads the current contents of the arrays.
+
+        arrays, results: as for compute().
         """
         graph = None
         if not self.device.compiles and self._whole is None and debug.level() < 2:

@@ -51,10 +51,11 @@ class HostTransfers:
               execute: Callable[[Any], None]) -> Finish:
         """Enqueue an execution, and return a function for its results.
 
-        The function waits for the execution, fills contiguous results and returns them. The
-        function has to be called before the next execution is enqueued, and inputs in page-locked
-        memory must not change until it returns.
+        The function waits for the execution, fills `results` and returns them. The function has to
+        be called before the next execution is enqueued, and inputs in page-locked memory must not
+        change until it returns.
 
+        results: contiguous arrays that receive the outputs.
         execute: executes the program on a stream.
         """
         device, stream = self._device, self._stream

@@ -166,8 +166,8 @@ def _image_bytes(program: Program, value: str) -> int:
 def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
     """Return the lifetime of every value with its own memory.
 
-    The lifetime of a value that owns the memory of other values includes their uses. Inputs and
-    outputs are alive until after the last step, so that an execution can be repeated.
+    If other values are in the memory of a value, its lifetime includes the uses of these values.
+    Inputs and outputs are alive until after the last step, so that an execution can be repeated.
 
     chains: steps that are computed image by image. A value whose lifetime is within a chain has
     memory for one image. Other values that the steps of a chain read or write are alive during the
@@ -235,9 +235,9 @@ class PreparedSteps:
     def profile(self, repeats: int) -> list[Timing]:
         """Return the times of all steps in a report.
 
-        Each step runs on the data that the steps before it computed. A part has one time for each
-        of its layers except reshapes: the time of the part is divided among these layers in
-        proportion to their times in the library's own profile.
+        Each step runs on the data that the steps before it computed. A part (several layers in one
+        run of ONNX Runtime) has one time for each of its layers except reshapes: the time of the
+        part is divided among these layers in proportion to their times in ONNX Runtime's profile.
         """
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):

@@ -115,7 +115,7 @@ class TuningCache(Database):
             self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Return whether a candidate passed the check with a layer's own constants.
+        """Return whether a candidate matched the reference with a layer's own constants.
 
         The measurement may have been made with the constants of another layer or network.
 
@@ -124,7 +124,7 @@ class TuningCache(Database):
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Store that a candidate passed the check; see has_check()."""
+        """Store that a candidate matched the reference; see has_check()."""
         self.add("checks", {self._check_key(problem, measured, weights):
                             f"{measured.algorithm} {problem.describe()}"})
 
