@@ -42,7 +42,8 @@ class Captured:
 
     original: the caller's module.
     weights, watch: the module's weights, and a Watch that was created before the weights were read.
-    module: the module with folded weights, in float32 if the original is in bfloat16.
+    module: the module with computed weights as constants (see folded()), in float32 if the original
+    is in bfloat16.
     network: the network of the module.
     inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     given: the tensors of the example.
