@@ -128,7 +128,7 @@ class SweepResult:
 
     @property
     def best(self) -> MLP:
-        """Network with the best score of the best config.
+        """The best config's network with the highest score.
 
         Returns
         -------

@@ -97,7 +97,7 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
     """Warn if OpenCL on a CPU trains much slower than NumPy.
 
-    On OpenCL CPU devices, all algorithms except exact blocking are much slower than NumPy
+    On OpenCL CPU devices, all algorithms except Blocked are much slower than NumPy
     (docs/notes/training.md).
     """
     device = choice.device
@@ -112,8 +112,8 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Return the choices sorted by expected speed, fastest first.
 
-    Exact blocking is first if a single launch trains an epoch, because it has the least work that
-    is sequential over the samples (docs/notes/training.md). The other algorithms stay in the op's
+    Blocked is first if a single launch trains an epoch, because it has the least work that is
+    sequential over the samples (docs/notes/training.md). The other algorithms stay in the op's
     order: those that train an epoch in one launch come first, then those that train a block of
     samples, and then those that train a step.
     """

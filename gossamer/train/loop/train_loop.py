@@ -270,8 +270,8 @@ class TrainLoop:
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
     """Return the sample at which training diverged, or None.
 
-    This is the first sample whose loss is not finite or, if all losses are finite but their mean
-    exceeds the bound, the first sample whose loss is above the bound.
+    This is the first sample whose loss is not finite. If all losses are finite but their mean
+    exceeds the bound, it is the first sample whose loss is above the bound.
     """
     bad = ~np.isfinite(losses)
     if not bad.any():
