@@ -11,8 +11,8 @@ COORDINATES = ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half
                "align_corners", "pytorch_nearest")
 """The rules that map positions on the resized axis to positions on the original axis.
 
-The names are ONNX's, except the last one: the rule of PyTorch's mode "nearest", which multiplies by
-the inverse of the scale, rounded to float32.
+The names are ONNX's, except "pytorch_nearest". This is the rule of PyTorch's mode "nearest", which
+multiplies by 1 / scale, rounded to float32.
 """
 NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
@@ -23,7 +23,8 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
 
     size, length: numbers of elements of the original and of the resized axis.
     scale: the scale in the file, or length / size if the file states a size. With a scale from the
-    file, positions are computed in float32, the dtype of the scale; otherwise they are exact.
+    file, positions are computed in float32, the dtype of the scale; with length / size, they are
+    exact.
     """
     position, unit = _positions(size, length, scale, coordinates)
     if nearest_mode == "floor":

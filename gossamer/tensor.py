@@ -58,8 +58,8 @@ PACKED_DTYPES = {
 }
 """The packed dtypes by name.
 
-A value of "bits" is one bit: 1 for 1, 0 for -1. A value of "trits" is two bits: the first is set
-for nonzero values, the second for 1.
+A value of "bits" is one bit, which is set for the value 1 and clear for -1. A value of "trits" is
+two bits: the first is set for nonzero values, the second for 1.
 """
 
 
@@ -74,9 +74,9 @@ class Format(HashedOnce):
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
     border: numbers of rows and columns of zeros stored around each image (top, left, bottom,
-    right); for a packed dtype, these zeros are words.
+    right); for a packed dtype, these are words with all bits 0.
     other_channels: for a slice of a larger NHWC tensor, the numbers of channels of other tensors
-    before and after this tensor's channels in each pixel; otherwise (0, 0).
+    before and after this tensor's channels in each pixel; (0, 0) for any other tensor.
     """
 
     layout: str = ROW_MAJOR
@@ -179,7 +179,7 @@ class Format(HashedOnce):
 def _changed(format: Format, changes: tuple[tuple[str, Any], ...]) -> Format:
     """Return the format with some fields changed.
 
-    Equal formats are the same object, so that their cached properties are computed only once.
+    Equal results are the same object, so that their cached properties are computed only once.
     """
     return replace(format, **dict(changes))
 

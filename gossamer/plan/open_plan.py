@@ -1,4 +1,4 @@
-"""OpenPlan: a network with open sizes besides the batch, planned for each size."""
+"""OpenPlan: a network with open input sizes, and a plan for each size."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class OpenPlan(Closable):
-    """A network whose inputs leave sizes open, on one device.
+    """A network with open input sizes, on one device.
 
     `gossamer.compile` makes an OpenPlan if a file leaves dimensions other than the batch open,
     such as the height and width of images, and `shapes` does not set them. A size is planned when
-    it is first used. With an effort, candidates are measured for the first size, and other sizes
-    take the choices of the first size, wherever a choice fits the layer. The plans of the 16 most
-    recently used sizes are kept; `plan.at(x)` returns the plan for the size of x, which can be
-    saved, profiled and streamed.
+    it is first used. With an effort, candidates are measured for the first size only. At other
+    sizes, each layer uses the first size's choice if this choice fits the layer. The plans of the
+    16 most recently used sizes are kept. `plan.at(x)` returns the plan for the size of x; that
+    plan can be saved, profiled and streamed.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class OpenPlan(Closable):
         return self._plan_of(inputs, options).bind(*inputs, **options)
 
     def at(self, *inputs: Any, **named: Any) -> Plan:
-        """Return the plan for inputs of the given inputs' sizes.
+        """Return the plan for the sizes of the given inputs.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class OpenPlan(Closable):
         Returns
         -------
         Plan
-            The plan, which is made when its sizes are first used.
+            The plan. It is made when its sizes are first used.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class OpenPlan(Closable):
         Returns
         -------
         list of ValueInfo
-            Name, shape (None for the batch and for sizes that are open) and dtype of each.
+            Name, shape (None for the batch and for open sizes) and dtype of each.
         """
         return self._called.network_inputs
 
@@ -173,7 +173,7 @@ class OpenPlan(Closable):
         Returns
         -------
         list of ValueInfo
-            Name, shape (None for the batch and for sizes that are open) and dtype of each.
+            Name, shape (None for the batch and for open sizes) and dtype of each.
         """
         return self._called.network_outputs
 
@@ -237,7 +237,7 @@ class OpenPlan(Closable):
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
-        # some inputs may be read only by the tail of the network, which accepts any sizes
+        # an input may have any size if only the tail reads it, which ONNX Runtime computes
         ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
         batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))

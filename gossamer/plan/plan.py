@@ -43,8 +43,8 @@ _MOST_PROGRAMS = 64
 class Plan(CallablePlan):
     """A network that runs on one device.
 
-    `plan(x)` uses one of a few contexts that the plan has for the batch size of x, so that threads
-    and streams do not wait for each other; `context` makes a context that only its caller uses.
+    The plan has a few contexts for each batch size, so that threads and streams do not wait for
+    each other. `plan(x)` uses one of them; `context` makes a context that only its caller uses.
     Plans are made with `gossamer.compile` or, from a file, with `Plan.load`.
 
     Parameters
@@ -54,7 +54,7 @@ class Plan(CallablePlan):
     device : Device
         The device that runs the network.
     policy : Policy, optional
-        What the user decided about the choice of algorithms.
+        The user's decisions about the choice of algorithms.
     tuner : Tuner, optional
         Measures the candidates of every layer; by default a tuner with the policy's effort, or no
         tuner if the policy has no effort.
@@ -84,7 +84,7 @@ class Plan(CallablePlan):
             from gossamer.plan.choose.calibration import Calibration
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
-        # stored choices belong to the graph that was optimised when they were made
+        # a graph with stored choices was optimised before the choices were made
         self.graph = optimised_for(graph, device) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
@@ -114,7 +114,7 @@ class Plan(CallablePlan):
         return self.html(repr(self))
 
     def html(self, title: str) -> str:
-        """Return the notebook view, without choosing algorithms by measurements.
+        """Return the notebook view, without measuring candidates.
 
         Parameters
         ----------
@@ -124,8 +124,8 @@ class Plan(CallablePlan):
         Returns
         -------
         str
-            The report of the last batch size that was computed, or else planned. If none was
-            planned and an effort is given, a sentence says so instead.
+            The report of the last computed batch size or, if that size has no plan, of the last
+            planned one. If an effort is given and no size is planned, a sentence says so instead.
         """
         from gossamer.plan.report.html import paragraph
 
@@ -140,7 +140,7 @@ class Plan(CallablePlan):
         return f"{paragraph(title)}\n{shown}"
 
     def choose_beside(self, other: Plan) -> None:
-        """Make this plan and another of the same kind of device choose one at a time.
+        """Let this plan and another plan choose algorithms one at a time.
 
         If one plan has measured candidates for a batch size, the other plan does not measure them
         again.
@@ -148,17 +148,19 @@ class Plan(CallablePlan):
         Parameters
         ----------
         other : Plan
-            A plan of the same network. Neither plan has chosen anything yet.
+            A plan of the same network on a device of the same kind. Neither plan has chosen
+            anything yet.
         """
         self._lock = other._lock
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.
 
-        The file is replaced as a whole or unchanged.
+        An existing file is replaced as a whole, or stays unchanged if an error occurs.
 
         The file contains the optimised network with its weights, and the choices of every batch
-        size planned so far, or of the batch size of `report` if there is none.
+        size planned so far. If none is planned, the default batch size of `report` is planned
+        first.
 
         Parameters
         ----------
@@ -183,7 +185,8 @@ class Plan(CallablePlan):
         Returns
         -------
         mapping of str to mapping
-            The choices by batch size as JSON values; of `report`'s size if none was planned.
+            The choices as JSON values, by batch size. If no size is planned, the default batch
+            size of `report` is planned first.
         """
         with self._lock:
             if self._own_choices is not None:
@@ -207,8 +210,8 @@ class Plan(CallablePlan):
         path : str or Path
             The file to read.
         device : str or Device, optional
-            A device of the kind that the plan was made for; by default the device of the same
-            name.
+            A device of the kind that the plan was made for; by default the device with the name
+            that is in the file.
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
             if the plan was made without this restriction.
@@ -253,7 +256,7 @@ class Plan(CallablePlan):
 
     @property
     def planned_batches(self) -> list[int]:
-        """The batch sizes whose layers have their own choices.
+        """The batch sizes for which algorithms have been chosen.
 
         Returns
         -------
@@ -377,19 +380,19 @@ class Plan(CallablePlan):
         return list(self._planner.network(batch).layers)
 
     def profile(self, batch: int | None = None) -> Report:
-        """Measure every step, one execution, and a call.
+        """Measure every step, one execution of all steps, and a call.
 
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file if it does not run at 1.
+            The number of images; by default the last batch size that was computed. If none was
+            computed, 1, or the file's batch size if the network does not run at 1.
 
         Returns
         -------
         Report
             The report with these times in microseconds. Steps and executions are timed by the
-            device's events. Calls have NumPy arrays, and are timed by the host's clock.
+            device's events. A call takes NumPy arrays, and is timed by the host's clock.
         """
         batch = self._batch_or_last(batch)
         context = self._calls.first_context(batch)
@@ -403,14 +406,14 @@ class Plan(CallablePlan):
     def end_to_end(self, batch: int | None = None) -> Timing:
         """Return the time of one execution between device buffers.
 
-        report() contains this time from then on. With a tuner the time is stored on disk like the
-        times of candidates, and not measured again.
+        Later reports contain this time. With a tuner, the time is stored on disk, like the times
+        of candidates, and is not measured again.
 
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file if it does not run at 1.
+            The number of images; by default the last batch size that was computed. If none was
+            computed, 1, or the file's batch size if the network does not run at 1.
 
         Returns
         -------
@@ -420,7 +423,7 @@ class Plan(CallablePlan):
         Raises
         ------
         DeviceError
-            If the plan does not run.
+            If the execution fails.
         """
         batch = self._batch_or_last(batch)
         program = self.program(batch)
@@ -448,8 +451,8 @@ class Plan(CallablePlan):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1, or the
-            size of the file if it does not run at 1.
+            The number of images; by default the last batch size that was computed. If none was
+            computed, 1, or the file's batch size if the network does not run at 1.
 
         Returns
         -------
@@ -467,7 +470,7 @@ class Plan(CallablePlan):
             try:
                 self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
-                # layers may refuse random numbers, such as indices that are out of range
+                # a profile runs on random inputs, which layers that read indices may reject
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.all(batch)
         report = replace(
@@ -499,7 +502,7 @@ class Plan(CallablePlan):
         self._calls.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to pickle or copy the plan, with a TypeError."""
+        """Raise TypeError: a plan cannot be pickled or copied."""
         raise TypeError("a plan holds memory of its device and cannot be pickled or copied; "
                         "plan.save(FILE) and Plan.load(FILE) carry it to another process")
 
@@ -526,7 +529,7 @@ class Plan(CallablePlan):
 
     @property
     def _own_choices(self) -> StoredChoices | None:
-        """The stored choices; None without any, or if made for other input sizes."""
+        """The stored choices; None if there are none, or if they are for other input sizes."""
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:

@@ -1,7 +1,7 @@
-"""What a user decides about the choice of algorithms.
+"""A user's decisions about the choice of algorithms.
 
-The functions return which algorithms may compute a layer and on which device, and why others may
-not.
+The functions of this module return which algorithms may compute a layer, on which device, and why
+the other algorithms may not.
 """
 
 from __future__ import annotations
@@ -33,18 +33,23 @@ Refusal = Callable[[Algorithm, Problem, Device], str | None]
 class Effort:
     """The amount of measuring that a user permits.
 
+    Candidates are measured in rounds. Rounds after the first one measure more configs of the
+    fastest algorithms.
+
     configs: number of configs that the first round measures for each algorithm of gossamer's own;
     None for all.
-    most_configs: number of configs that are listed for each dense algorithm of gossamer's own; None
-    for all. For an algorithm that skips zeros, only `configs` are listed, because each config is
-    compiled for one layer only.
+    most_configs: number of configs that all rounds together may measure for each dense algorithm
+    of gossamer's own; None for all. For an algorithm that skips zeros, `configs` is the limit of
+    all rounds, because each of its configs has to be compiled for every layer anew.
     vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
     None for all. This number is larger than `configs`, because libraries compile little, and their
     order of configs says little about speed.
-    samples: number of samples of each time.
-    build_seconds: CPU seconds; a candidate whose estimated build time is longer is left out.
-    widths: for each round after the first, the largest ratio of an algorithm's time to the layer's
-    best time at which more of the algorithm's configs are measured.
+    samples: number of timing samples for each candidate.
+    build_seconds: maximum build time in CPU seconds; candidates with a longer estimated build time
+    are left out.
+    widths: for each round after the first, the maximum of t / best, where t is an algorithm's time
+    and best is the layer's best time. More configs are measured only for algorithms within this
+    maximum.
     everything: whether the first round measures all candidates.
     """
 
@@ -61,7 +66,7 @@ class Effort:
         return self.vendor_configs if algorithm.vendor else self.configs
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
-        """Return the number of an algorithm's configs that are listed; None for all."""
+        """Return how many of an algorithm's configs all rounds may measure; None for all."""
         is_more = algorithm.dense and not algorithm.vendor
         return self.most_configs if is_more else self.configs_of(algorithm)
 
@@ -73,7 +78,7 @@ EFFORTS = {
 }
 """The efforts by their names."""
 UNMEASURED = Effort(1, 1, 1, 0, 60.0)
-"""Without measurements, the first config of each algorithm is listed."""
+"""The effort of plans without measurements: only the first config of each algorithm."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +87,9 @@ class Policy:
 
     `gossamer.compile` describes the fields that are not described here.
 
-    unfused: whether each layer is computed alone, without fusions and parts.
-    force: names of the algorithms that certain layers must take, by the layers' names.
+    unfused: whether each layer is computed alone: without fusions, and without parts (several
+    layers that ONNX Runtime computes in one run).
+    force: names of the algorithms that certain layers must use, by the layers' names.
     threads: threads of a layer on the host, a number or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
@@ -168,17 +174,17 @@ def _no_algorithm(name: str, names: Collection[str]) -> str:
 
 
 def is_change_of_precision(problem: Problem) -> bool:
-    """Return whether a layer or caller explicitly uses float16.
+    """Return whether a problem reads or writes float16.
 
-    This is the case if the problem reads or writes float16. False for fusions, which compute layers
-    in a precision that the policy allows.
+    If it does, the network or the caller asks for float16 explicitly. False for fusions, because
+    they compute layers in a precision that the policy allows.
     """
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Return why none of the variants may be taken; None if one may.
+    """Return why none of the variants may be used; None if one may.
 
     variants: variants in allowed precisions.
     seconds: CPU seconds that a build may take.
@@ -203,10 +209,10 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
 
 def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: Policy = ANY
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Return a layer's possible algorithms and their device.
+    """Return a layer's eligible algorithms, their device, and reasons against the others.
 
-    For each other algorithm, the reason why it may not compute the layer is returned. If no
-    algorithm may compute the layer on `device`, the device returned is the host.
+    The device is `device`, or the host if no algorithm may compute the layer on `device`. For each
+    other algorithm, there is a reason why it may not compute the layer.
 
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
@@ -238,14 +244,14 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
     The reasons why the other algorithms are not allowed are added to `reasons`.
 
-    A layer that the policy's `force` names takes the algorithm that `force` specifies, and no
-    other. For all other layers these rules apply in order:
+    A layer that the policy's `force` names uses only the algorithm that `force` specifies. For all
+    other layers these rules apply in order:
     - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
     - The algorithm that `only` names excludes all others.
     - ZeroWeights, which supports a layer whose weights are all zero, excludes all others.
-    - With `sparse_threshold`, algorithms that skip zeros are taken if the layer's sparsity is above
-    this threshold, and otherwise dense algorithms. Direct sparse convolution was published with
+    - With `sparse_threshold`, a layer whose sparsity is above this threshold uses algorithms that
+    skip zeros; any other layer uses dense algorithms. Direct sparse convolution was published with
     this rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
     arXiv 1802.10280, 2018).
     A rule other than the first is skipped if it would leave no algorithm.
@@ -290,9 +296,8 @@ def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
 def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
             algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Return the algorithms that support a problem on a device.
+    """Return the algorithms that support a problem on a device, and reasons against the others.
 
-    For each other algorithm, the reason why it does not support the problem is returned.
     algorithms: the algorithms to consider; by default all algorithms of the op.
     """
     able: list[Algorithm] = []
@@ -309,8 +314,8 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
     """Return why `force` excludes an algorithm from a fusion.
 
-    An algorithm is excluded if a layer of the fusion has to take another one. "" if `force` allows
-    the algorithm.
+    An algorithm is excluded if `force` names another algorithm for a layer of the fusion. "" if
+    `force` allows the algorithm.
     """
     return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
                  if policy.force.get(name, algorithm.name) != algorithm.name), "")

@@ -1,7 +1,8 @@
 """Programs at one batch size, and the preparation of variants.
 
 A program consists of layers with the variants that compute them, and of conversions. A variant is
-prepared by packing its weights and compiling its kernels.
+one config of an algorithm, with formats and a precision. It is prepared by packing its weights and
+compiling its kernels.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Layer:
     covers: tuple[str, ...] = ()
     """Names of the layers of a fusion; empty for other layers."""
     members: tuple[Layer, ...] = field(default=(), repr=False)
-    """The layers of a part; empty for other layers."""
+    """The layers of a part, which ONNX Runtime computes in one run; empty for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
     """Facts about outputs that have few distinct values, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
@@ -83,7 +84,7 @@ class Layer:
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """Names of the layers that a fusion covers; otherwise the layer's own name."""
+        """Names of the layers that a fusion covers; for other layers, their own name."""
         return self.covers or (self.name,)
 
     @cached_property
@@ -104,8 +105,8 @@ class MeasuredLayer:
     device: the device on which they may compute it.
     candidates: all measured candidates.
     reasons: for each algorithm without a candidate, the reason why it has none.
-    within: for a part, the microseconds that the library takes for each layer within the whole
-    part, by the layer's name; empty if not measured.
+    within: for a part, the microseconds that ONNX Runtime takes for each layer within a run of the
+    whole part, by the layer's name; empty if not measured.
     """
 
     layer: Layer
@@ -140,14 +141,13 @@ class Step:
     candidates: Sequence[Candidate] = ()
     """Every measured candidate of the layer; empty if nothing was measured."""
     in_place: bool = False
-    """Whether the step has nothing to do, because its output already is the memory that it would be
-    copied to."""
+    """Whether the step has nothing to do, because its result is already in its output's memory."""
     placed_variant: Variant | None = None
-    """The variant with changed formats: inputs and outputs that are parts of the channels of other
-    tensors have the formats of these parts. None if no input or output is such a part."""
+    """The variant whose inputs and outputs have the formats of channel slices: an input or output
+    may be a slice of the channels of a larger tensor. None if no input or output is a slice."""
     part: str = ""
-    """For a step that a report shows for one layer of a part, the name of the part; empty for the
-    steps of a program."""
+    """Name of the part, if a report shows this step for one layer of a part; empty for the steps of
+    a program."""
 
     @property
     def problem(self) -> Problem:
@@ -164,8 +164,8 @@ class Step:
     def shown(self) -> list[Step]:
         """The steps that reports show for this step.
 
-        For a part, there is one step for each of its layers except reshapes; otherwise this is the
-        step itself.
+        For a part, there is one step for each of its layers except reshapes. Any other step is
+        shown itself.
         """
         return [Step(layer, self.algorithm,
                      Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
@@ -174,9 +174,9 @@ class Step:
                 for layer in self.layer.members if not layer.is_reshape] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Return which of the layer's candidates computes the step.
+        """Return the candidate that computes the step.
 
-        candidates: the candidates of the layer.
+        candidates: all candidates of the step's layer.
         """
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
@@ -187,8 +187,8 @@ class Step:
 class Location:
     """A value's location within another value's memory.
 
-    A value that is a part of the channels of another value in NHWC has the whole buffer of the
-    other value; the format of the part says which channels of each pixel belong to the part.
+    If the value is a slice of the channels of another value in NHWC, its location is the whole
+    buffer of the other value. The format of the slice says which channels belong to it.
 
     whole: name of the other value.
     offset: offset in bytes of the value's buffer within the other value's memory.
@@ -203,15 +203,15 @@ class Program:
     """The steps of one batch size, in order.
 
     specs: shape, dtype and layout of each value by its name.
-    aliases: for each value that has the memory of another value, the name of the other value.
-    constants: arrays of values that are constants.
+    aliases: for each value that shares the memory of another value, the name of the other value.
+    constants: the arrays of constant values, by name.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
     locations: for each value within the memory of another value, its location in that memory.
-    cost_us: the cost of the plan assignment: the sum of the steps' times, with a small share for
-    steps that are likely to copy nothing; None if nothing was measured.
-    reshapes: the formats in which reshapes read their inputs in the plan assignment, by the names
-    of the layers.
+    cost_us: the cost of the plan assignment: the sum of the steps' times in microseconds. A step
+    that is likely to copy nothing counts with a small share of its time. None if nothing was
+    measured.
+    reshapes: the format of each reshape's input in the plan assignment, by the reshape's name.
     """
 
     batch: int
@@ -228,20 +228,20 @@ class Program:
 
     @property
     def shown(self) -> list[Step]:
-        """The steps in reports, one per layer of a part."""
+        """The steps in reports, where each layer of a part is a step."""
         return [shown for step in self.steps for shown in step.shown]
 
     def host_steps(self, device: Device) -> list[Step]:
-        """Return the host's steps in another device's plan.
+        """Return the steps of a device's plan that run on the host.
 
         Steps in place are left out, because they compute nothing.
         """
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Follow `aliases` to the value that owns a value's memory.
+        """Return the value that owns a value's memory, by following `aliases`.
 
-        This is the value itself if it is no alias.
+        A value that is no alias owns its memory itself.
         """
         while value in self.aliases:
             value = self.aliases[value]
@@ -258,11 +258,11 @@ class Program:
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Make threads wait less for the GIL in a `with` block.
+    """Shorten the waits of threads for the GIL in a `with` block.
 
-    A thread that works with a device makes many short calls that release the GIL. After each call
-    it may have to wait for a thread that builds kernels, reads files or answers requests, and that
-    holds the GIL for long.
+    A thread that works with a device makes many short calls that release the GIL. After each call,
+    another thread may hold the GIL for long, while it builds kernels, reads files or answers
+    requests.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
@@ -272,12 +272,12 @@ def responsive() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# weights may be huge or not finite, about which NumPy would warn; the check of a candidate's
-# outputs finds wrong results
+# without warnings of NumPy about huge or infinite weights: the check of a candidate's outputs finds
+# wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device) -> Prepared:
-    """Return the state that algorithm.prepare() makes, and its cost."""
+    """Return the state that algorithm.prepare() makes, and the cost of making it."""
     watched = _RecordingWeights(weights)
     start = time.perf_counter()
     state = algorithm.prepare(watched, problem, variant, device)
@@ -290,12 +290,15 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
 
 def concurrently(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
-    """Run makers in threads; return functions that give their results.
+    """Run makers in threads; return a function for each maker's result.
 
-    A single maker, and the makers of a device that builds one variant at a time, are returned
-    without being called. Otherwise all makers have been called on return, in as many threads as the
-    process may use processors, and each returned function returns a maker's result or raises its
-    error.
+    This function waits until all makers have run. It uses one thread for each processor that the
+    process may use. Each returned function returns a maker's result or raises the maker's error.
+
+    If there is only one maker, or if the device builds one variant at a time, the makers are
+    returned uncalled.
+
+    makers: functions that each build something.
     """
     if len(makers) < 2 or not device.builds_side_by_side:
         return makers

@@ -69,7 +69,8 @@ class Workers:
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
         """Choose the workers of a cluster.
 
-        There is one worker per GPU for a CUDA device, else one for each processor except one.
+        On CUDA devices there is one worker per GPU; on other devices, one worker per processor,
+        except for the processor that is left to Ray.
 
         Parameters
         ----------

@@ -37,7 +37,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network in the form in which it is sent to the workers.
+    """A network as it is sent to the workers.
 
     network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
     is_plan: whether `network` contains the bytes of a saved plan.
@@ -52,7 +52,7 @@ class Shipped:
 
     @staticmethod
     def of(model: Any, device: str | None, effort: str | None) -> Shipped:
-        """Convert a network to the form in which it is sent to the workers.
+        """Prepare a network for sending it to the workers.
 
         Parameters
         ----------
@@ -203,8 +203,8 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         The device of each worker, such as "cuda" or "host"; by default the plan's device if `model`
         is a plan, else the best device of the machine that calls this function.
     workers : int, optional
-        Maximum number of workers; by default one per GPU of the cluster for CUDA devices, else one
-        for each processor except one, which Ray needs.
+        Maximum number of workers; by default one per GPU of the cluster for CUDA devices. For other
+        devices, one per processor, except for one processor that Ray needs.
     effort : str, optional
         Effort of the measurements before a plan is chosen, once for each kind of device.
 
@@ -227,7 +227,7 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
                  effort: str | None = None) -> Any:
     """Compute a network on picture files listed in a data set.
 
-    The workers read the files, so every worker must have access to them.
+    The workers read the files, so every worker must have access to all files.
 
     Parameters
     ----------
@@ -250,7 +250,8 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
     -------
     ray.data.Dataset
         The rows in order, with a column "error" and a column for each output. For an unreadable
-        picture, "error" contains the reason and the outputs are zeros; otherwise "error" is empty.
+        picture, "error" contains the reason and the outputs are zeros. For all other pictures,
+        "error" is empty.
 
     Raises
     ------

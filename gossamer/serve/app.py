@@ -47,8 +47,8 @@ _MANY_PIXELS = 2**22
 _BODIES_AT_ONCE = 6
 """Memory limit of all requests together, as a multiple of the largest allowed body."""
 _PIECE = 2**20
-"""Number of bytes of a response that are written at a time. If a client reads slowly, the remaining
-bytes are not yet copied to the connection's buffer."""
+"""Number of bytes of a response that are written at a time. While a client reads slowly, further
+bytes are not copied to the connection's buffer."""
 _LINGER_S = 2.0
 """If a response is sent before the whole body has arrived, the rest of the body is read and
 discarded for at most this many seconds."""
@@ -92,9 +92,9 @@ class _Receive:
         """Send a response.
 
         If the response closes the connection before the whole body has arrived, the rest of the
-        body is first read and discarded for a moment. If the connection were closed immediately,
-        further bytes from the client would cause a TCP reset, and the client's system would discard
-        the response.
+        body is first read and discarded, for up to _LINGER_S seconds. If the connection were closed
+        immediately, further bytes from the client would cause a TCP reset, and the client's system
+        would discard the response.
         """
         if self.is_whole or response.headers.get("connection") != "close":
             await response(scope, self, send)
@@ -383,7 +383,7 @@ class _App(FastAPI):
             return
         found = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if found is None:
-            # uvicorn omits the content from responses to HEAD
+            # HEAD is computed like GET, and uvicorn omits the content of the response
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await super().__call__({**scope, "method": method}, receive, send)
             return

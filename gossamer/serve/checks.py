@@ -17,7 +17,7 @@ _JSON = "application/json"
 _JSON_OF_PROGRAMS = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 """Other media types that programs send with JSON: clients of KServe and Triton send none, and curl
 sends its default. These media types are rejected if the request comes from a web page (it has the
-header Origin), since a page may send them to any server without a CORS preflight request."""
+header Origin), because a page may send them to any server without a CORS preflight request."""
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 _PACKED_PIECE, _PIECE = 2**16, 2**20
 """Number of bytes of a compressed body that are decompressed at a time, and largest number of bytes

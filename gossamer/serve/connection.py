@@ -30,8 +30,8 @@ MOST_HEAD_BYTES = 2**16
 MOST_FIELDS = 100
 """Largest number of fields in a request's head and trailers together."""
 _MOST_PIPELINED = 16
-"""Largest number of pipelined requests of a connection, which wait for the response to an earlier
-request."""
+"""Largest number of pipelined requests of a connection: requests that wait for the response to an
+earlier request."""
 _LINGER_S = 2.0
 """Seconds for which a connection stays open after an error response; bytes that arrive are ignored.
 If the connection were closed while bytes arrive, the client's system would discard the response."""
@@ -157,7 +157,7 @@ class Connection(HttpToolsProtocol):
         self._pending_bytes = 0
         cycle: Any = self.cycle
         if not cycle.body:
-            # b"" + part does not copy the part
+            # the base class appends the part to the body: b"" + part does not copy the part
             cycle.body = b""
         elif isinstance(cycle.body, bytes):
             # appending to bytes would copy the body each time

@@ -42,7 +42,7 @@ def written(form: str, *, requests: bool) -> Iterator[None]:
         "%(asctime)s %(levelname)s %(name)s: %(message)s")
     formatter.default_msec_format = "%s.%03d"
     handler.setFormatter(formatter)
-    # at WARNING, uvicorn logs each request that is not valid HTTP, and anybody can send those
+    # at WARNING, uvicorn logs each invalid HTTP request, and anybody can send many of them
     levels = {"gossamer": logging.INFO, "uvicorn.error": logging.ERROR,
               "uvicorn.access": logging.INFO if requests else logging.WARNING}
     before = {name: logging.getLogger(name).level for name in levels}

@@ -99,7 +99,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
         loop.add_signal_handler(number, end)
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, begin_renewal)
-    # a SIGHUP before this point was ignored, and files may have changed
+    # files may have changed while the networks were loaded: a SIGHUP before this point was ignored
     begin_renewal()
     server.workers.start()
     loop.call_soon(ready)
@@ -115,9 +115,9 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no further connections, and shut down after a moment.
+        """Accept no further connections, wait, and shut down.
 
-        During this time, open connections may still send a request.
+        For up to _LAST_REQUEST_S seconds, open connections may still send a request.
         """
         for server in self.servers:
             server.close()

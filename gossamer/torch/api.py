@@ -33,24 +33,24 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         bfloat16.
     example_inputs : torch.Tensor, tuple or dict, optional
         Arguments of the module: one tensor, a tuple of all arguments, or a dict of arguments by
-        name. The first axis of the first tensor is the batch axis, as are the first axes of all
-        tensors with the same length; later calls may have other batch sizes. The default is the
+        name. The batch axis is the first axis of the first tensor, and of every other tensor whose
+        first axis has the same length. Later calls may have other batch sizes. The default is the
         example of an ExportedProgram.
     device : str or Device, optional
         The device; by default the module's device: its GPU, or "host" for the CPU.
     precision : {"fp32", "tf32", "fp16"}, optional
         The lowest precision in which layers may be computed. A layer has less than float32
-        precision only if this was measured to be faster. With an effort, the default for a module
-        in float16 or bfloat16 is "fp16"; otherwise the default is "fp32".
+        precision only if this was measured to be faster. The default is "fp16" for a module in
+        float16 or bfloat16 if an effort is given, and "fp32" in all other cases.
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
-        The formats of inputs for which the fast module and `module` differ, such as bytes in NHWC.
-        `example_inputs` must be in these formats.
+        The formats of the inputs that the fast module takes in another format than `module`, such
+        as bytes in NHWC. `example_inputs` must be in these formats.
     tolerance : float, optional
         The largest normalised error that is accepted on the example. The default is 2e-2 for a
         quantised module, 1e-2 if the module's dtype or the precision has fewer bits than float32,
-        and otherwise 1e-4; or twice torch's own error against float64, if that is larger.
+        and 1e-4 for other modules, but always at least twice torch's own error against float64.
     follow : bool, default True
         Whether the fast module follows later changes of the module's weights, as long as the module
         is alive. Each call compares the weights' identities, version counters and addresses;
@@ -100,9 +100,9 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
     Returns
     -------
     Explanation
-        The algorithm and the device of each layer, which layers have zero weights, can be computed
-        on bits or are depthwise convolutions, and the expected time. `print` shows all of this as
-        text.
+        For each layer, the algorithm, the device, the expected time, and whether the layer has zero
+        weights, can be computed on bits, or is a depthwise convolution. `print` shows all of this
+        as text.
 
     Raises
     ------

@@ -106,8 +106,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
                          f"{did_you_mean(unknown[0], [*_OPTIONS, 'least_operators'])}")
     _check_values(chosen, least)
     if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
-        # Dynamo does not guard on functions that it was told not to trace: if one were replaced by
-        # another, Dynamo would reuse this graph
+        # Dynamo does not guard on functions that it was told not to trace: if one of them were
+        # replaced by another function, Dynamo would still reuse this graph
         error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
@@ -259,7 +259,7 @@ class _Plans:
                 return
             is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
-            # the watch is created before the weights are read, since they may change meanwhile
+            # create the watch before the weights are read, because they may change meanwhile
             watch = self._watched(weights)
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)

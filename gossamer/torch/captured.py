@@ -1,4 +1,4 @@
-"""Captures a module as a network, with outputs for an example.
+"""Converts a module to a network, and computes its outputs for an example.
 
 Modules and tensors that cannot be optimised raise errors that say what to do.
 """
@@ -38,11 +38,12 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 @dataclass
 class Captured:
-    """A module as a network, with its outputs for an example.
+    """A module converted to a network, with its outputs for an example.
 
     original: the caller's module.
     weights, watch: the module's weights, and a Watch that was created before the weights were read.
-    module: the module with folded weights, in float32 if the original is in bfloat16.
+    module: the module with computed weights as constants (see folded()), in float32 if the original
+    is in bfloat16.
     network: the network of the module.
     inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     given: the tensors of the example.
@@ -80,7 +81,7 @@ class Captured:
 
 
 def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
-    """Capture a module as a network.
+    """Convert a module to a network, and compute its outputs for an example.
 
     The state of the random generators is restored. Raises InputError and UnsupportedError as
     `optimize` does.

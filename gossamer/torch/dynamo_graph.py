@@ -18,9 +18,9 @@ class TensorGraph:
     """A graph of Dynamo as a module with weights.
 
     module: the module, a function of the graph's inputs.
-    weights: for each argument that is a weight, the name of its attribute, by the argument's index.
-    numbers: for each argument that is a 0-D tensor read only by item(), its value, by the
-    argument's index. The values are constants of the module.
+    weights: attribute names of the weights, by the indices of the arguments that are weights.
+    numbers: values of the 0-D tensors that are read only by item(), by the arguments' indices. The
+    values are constants of the module.
     inputs: the indices of the arguments that are inputs of the module.
 
     All other arguments are sizes, which the module reads from the shapes of its inputs.
@@ -33,7 +33,7 @@ class TensorGraph:
 
 
 def target_name(node: fx.Node) -> str:
-    """Return the name of what a node calls."""
+    """Return the name of the function or method that a node calls."""
     return str(getattr(node.target, "__name__", node.target)).split(".")[0]
 
 

@@ -35,8 +35,8 @@ _MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
 _MODES = ("_enter", "_exit", "_set_grad_enabled", "_increment_nesting", "_decrement_nesting")
 """Parts of the names of functions that change the mode of later operators."""
 _TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
-"""Operators that write statistics in training, although their schemas do not declare it, each with
-the index of the argument that is true in training."""
+"""Operators that write statistics in training, which their schemas do not declare. Each operator
+has the index of its argument that is true in training."""
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"^L\['([^']*)'\]")
 
@@ -60,9 +60,9 @@ class Effects:
 def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
     """Return the side effects of a graph.
 
-    The graph is run on fake tensors to find them. Raises UnsupportedError, with the reason, if
-    torch must compute the whole graph: because the graph writes an input or a buffer, changes a
-    mode of torch, calls a function that may have a state, or cannot run on fake tensors.
+    The graph is run on fake tensors to find them. Raises UnsupportedError if torch must compute the
+    whole graph, because it writes an input or a buffer, changes a mode of torch, calls a function
+    that may have a state, or cannot run on fake tensors.
     """
     for node in module.graph.nodes:
         if reason := _foreign_reason(module, node):
@@ -243,10 +243,9 @@ class _Observer(TorchDispatchMode):
 
 
 def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
-    """Return nodes that torch must compute because of shared memory.
+    """Return why torch must compute some nodes, by the nodes' names.
 
-    The results of these nodes share memory with inputs or with other outputs. The result maps the
-    name of each node to the reason.
+    These are the nodes whose results share memory with inputs or with other outputs.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs = set(output.all_input_nodes)

@@ -61,7 +61,7 @@ _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)
 
 @dataclass
 class Exported:
-    """A module as a network.
+    """A module converted to a network.
 
     model: the ONNX model.
     program: the module's torch.export program; None after `forget`.
@@ -75,9 +75,9 @@ class Exported:
     interpolations: Mapping[str, Sizes]
 
     def graph(self, model: onnx.ModelProto | None = None) -> Graph:
-        """Return the graph of the network or of `model`.
+        """Return the graph of an ONNX model.
 
-        model: a model with nodes of the network.
+        model: a model whose nodes are nodes of the network; by default the network's own model.
         """
         with warnings.catch_warnings():
             # these warnings are about the content of ONNX files, and the user has no ONNX file
@@ -90,7 +90,7 @@ class Exported:
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Free the program and weights; the plan has another copy."""
+        """Free the program and the weights; the plan has its own copy of the weights."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):
@@ -260,7 +260,7 @@ def _check_written(program: Any, names: Sequence[str]) -> None:
 def _check_training(program: Any) -> None:
     """Raise UnsupportedError for random numbers and training mode.
 
-    A batch_norm that normalises weights is allowed, since its result is the same in each call.
+    A batch_norm that normalises weights is allowed, because its result is the same in each call.
     """
     inputs = set(program.graph_signature.user_inputs)
     varying: set[Any] = set()
@@ -333,7 +333,7 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Return the network by torch's older exporter, and the functional program.
+    """Return the network as torch's older exporter writes it, and the functional program.
 
     The functional program writes nothing in place. The older exporter is for versions of torch that
     cannot convert programs to ONNX.

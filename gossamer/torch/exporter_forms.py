@@ -129,8 +129,8 @@ _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
 def make_plain(model: onnx.ModelProto) -> None:
     """Replace SplitToSequence by Split, and CastLike by Cast, in place.
 
-    A SplitToSequence is replaced if its tensors are only read by constant indices, each at most
-    once, and a CastLike if its target type is known.
+    A SplitToSequence is replaced only if its tensors are read by constant indices, each at most
+    once. A CastLike is replaced only if its target type is known.
     """
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}

@@ -37,7 +37,7 @@ class OptimizedModule(nn.Module):
     outputs : OutputForm
         The nesting of tensors in the outputs.
     replan : callable
-        Function of the old plan and a module that returns a plan with the module's weights.
+        Function that takes the old plan and a module, and returns a plan with the module's weights.
     followed : tuple of torch.nn.Module, Weights and Watch, optional
         The module with the weights to follow, these weights, and a Watch that was created before
         the weights were read; None if the weights change only by `update`.
@@ -169,11 +169,12 @@ class OptimizedModule(nn.Module):
         check_kind(module)
         with self._lock:
             weights = Weights(module)
-            watch = weights.watched()  # before the weights are read, which may change meanwhile
+            # create the watch before the weights are read, because they may change meanwhile
+            watch = weights.watched()
             old, self._plan = self._plan, self._replan(self._plan, module)
             if self._followed is not None:
                 self._followed = self._reference(module, weights, watch)
-        # a call in another thread may hold the last reference to the old plan
+        # this frees the old plan, unless a call in another thread still uses it
         del old
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:

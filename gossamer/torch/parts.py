@@ -66,14 +66,14 @@ def operators_of(module: fx.GraphModule) -> int:
 
 def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
              try_alone: Optimize, least_operators: int, left: Mapping[str, str]) -> Parts:
-    """Replace the largest parts of a graph by optimised modules.
+    """Replace parts of a graph, as large as possible, by optimised modules.
 
     The graph is changed in place.
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer can compute it.
-    least_operators: parts with fewer operators are left to torch, since a call would cost more time
-    than it saves.
+    least_operators: parts with fewer operators are left to torch, because a call would cost more
+    time than it saves.
     left: reasons, by node name, for nodes that torch must compute.
     """
     record = _Record(module)
@@ -113,8 +113,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
     """Return lists of nodes that gossamer may compute as parts.
 
-    Each part can be computed in one call: torch's operators whose results it needs run before it,
-    and torch's operators that need its results run after it.
+    Each part can be computed in one call: the operators of torch on which the part depends run
+    before it, and the operators of torch that depend on the part run after it.
     """
     stages: dict[fx.Node, int] = {}  # even stages are gossamer's, odd ones are torch's
     constants: set[fx.Node] = set()

@@ -70,8 +70,8 @@ class Watch:
 
     A tensor's version counter counts writes in place, but misses writes through `.data` and by the
     replay of a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
-    Such writes are detected only if they change one of the compared elements. A watch keeps the
-    tensors alive, but not the module.
+    Writes that no counter counts are detected only if they change one of the compared elements. A
+    watch keeps the tensors alive, but not the module.
 
     paths, tensors: the names of the weights, and the weights.
     """

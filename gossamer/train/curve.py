@@ -17,7 +17,7 @@ def png(title: str, losses: Sequence[float],
     losses: mean loss of each epoch. Their axis is logarithmic if all of them are positive.
     accuracies: for each data set, by name, the accuracy or R^2 after some epochs, by the epoch's
     number from 1. The accuracies are plotted below the losses.
-    of_labels: whether `accuracies` holds classification accuracies; otherwise it holds R^2.
+    of_labels: True if `accuracies` has accuracies of a classification, False if it has R^2.
     """
     from matplotlib.ticker import MaxNLocator
 

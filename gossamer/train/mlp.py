@@ -46,12 +46,12 @@ class MLP(Predictor):
         If it is empty, the data determine the numbers of inputs and outputs, and `hidden` the
         hidden layers.
     hidden : int or sequence of int, optional
-        Number of units of each hidden layer, or of the only one, if `sizes` is empty; None means
-        one layer of 100 units.
+        Number of units of each hidden layer; an int means a single hidden layer, and None one
+        hidden layer of 100 units. Must be None if `sizes` is given.
     task : {"classification", "regression"} or None
         Whether y holds a label for each sample, or regression targets. With None, integers,
         booleans and strings are labels, and floats are targets. Floats with only a few distinct
-        values, all of them whole, cause a warning, since they may be meant as labels.
+        values, all of them whole, cause a warning, because they may be meant as labels.
     class_weight : mapping, "balanced" or None
         Factor for the losses of each label's samples; labels that are not in the mapping have the
         factor 1. With "balanced", all classes have the same total weight. A sample's weight is the
@@ -84,16 +84,16 @@ class MLP(Predictor):
     epochs : int
         Maximum number of epochs; an epoch is one pass over all samples.
     target_error : float, optional
-        Mean loss of an epoch at which training stops early.
+        Training stops early when the mean loss of an epoch is at most this number.
     patience : int or None
         Number of epochs without improvement after which training stops early; None disables early
         stopping. With validation data and keep="best", an epoch is an improvement if its validation
-        score is higher, or if the score is equal and the validation loss is smaller. Otherwise an
-        epoch is an improvement if its mean loss is smaller. In both cases a loss must be smaller by
-        at least 0.0001.
+        score is higher, or if the score is equal and the validation loss is smaller. Without
+        validation data, or with keep="last", an epoch is an improvement if its mean training loss
+        is smaller. In both cases a loss must be smaller by at least 0.0001.
     keep : {"best", "last"}
-        Epoch that the kept parameters come from: the best on the validation data, or the last.
-        Without validation data it is always the last.
+        Epoch whose parameters are kept: the best on the validation data, or the last. Without
+        validation data it is always the last.
     shuffle : bool
         True to use a new random order of the rows in each epoch, False to keep their order.
     standardise : bool

@@ -28,7 +28,7 @@ from gossamer.train.loop.trainer import compile_kernels
 from gossamer.train.network import TrainedNetwork, judged_rows
 
 _UPDATE_S, _MULTIPLY_ADDS_PER_S = 5e-5, 5e9
-"""Overhead of an update in seconds, for its NumPy calls, and multiply-adds per second of one CPU
+"""Overhead of the NumPy calls of an update, in seconds, and multiply-adds per second of one CPU
 core."""
 
 
@@ -104,12 +104,15 @@ class NetworkTraining:
         return self.state.curve[-1] if self.state is not None and self.state.curve else math.nan
 
     def problem(self, splits: Sequence[Split]) -> BackpropProblem:
-        """Return the problem of an epoch, which must be equal for networks that share launches."""
+        """Return the problem of an epoch.
+
+        Only networks with equal problems can be trained by the same launches.
+        """
         split = splits[self.split]
         return self.settings.problem(len(split.data.x), len(split.rows))
 
     def expected_seconds(self, splits: Sequence[Split]) -> float:
-        """Return an estimate of the seconds that one CPU core takes up to the pause."""
+        """Return the estimated seconds until training pauses, on one CPU core."""
         problem = self.problem(splits)
         samples, updates = problem.samples, -(-problem.samples // problem.batch)
         done = 0 if self.state is None else self.state.epochs_done

@@ -42,7 +42,7 @@ class Estimator:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor, by name.
 
-        deep: ignored, since no parameter is an estimator; scikit-learn passes it.
+        deep: ignored, because no parameter is an estimator; scikit-learn passes it.
         """
         return {name: getattr(self, name) for name in self._defaults()}
 
@@ -67,7 +67,7 @@ class Estimator:
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether the estimator is for regression, by its training or else its task."""
+        """Whether the estimator was trained for regression, or has this task."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")
@@ -346,7 +346,7 @@ class Predictor(Estimator):
         """Return a preparation with the columns of the training data frame.
 
         Columns that the preparation already has are kept. A preparation that pads gets no columns,
-        since its samples are pictures.
+        because its samples are pictures.
         """
         preparation = preparation or Preparation()
         names = () if preparation.columns or preparation.pad else getattr(

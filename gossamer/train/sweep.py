@@ -128,7 +128,7 @@ class SweepResult:
 
     @property
     def best(self) -> MLP:
-        """Network with the best score of the best config.
+        """The best config's network with the highest score.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class SweepResult:
         return self.networks[config * len(scores) + int(np.argmax(scores))]
 
     def values(self, key: str) -> np.ndarray:
-        """Return the number under a key of each row.
+        """Return the number that each row has under a key.
 
         Parameters
         ----------
@@ -162,7 +162,14 @@ class SweepResult:
 
 @dataclass(eq=False)
 class _Network:
-    """A network of a sweep: `config` is its index, `mlp` an MLP that gets the trained network."""
+    """A network of a sweep.
+
+    config: index of the network's config.
+    fold: index of its fold; None without folds.
+    mlp: the MLP into which the trained network is copied.
+    round: the last round of successive halving that the network took part in.
+    is_halted: whether successive halving stopped the network early.
+    """
 
     config: int
     fold: int | None
@@ -199,17 +206,16 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
           halving: int | None = None, checkpoint: str | Path | None = None,
           resume: bool = False, ray: str | None = None,
           processes: int | None = None) -> SweepResult:
-    """Train a network for each combination of parameters (and fold), many of them at once.
+    """Train a network for each combination of parameters and each fold, many at once.
 
     Each network is trained as MLP.fit() would train it. The validation rows of a fold are not used
     to choose the epoch that is kept. A network that diverges is marked in the result, and the
     others continue.
 
     On the host, the networks are distributed over processes, which read the samples from shared
-    memory.
-    On other devices, networks with the same sizes, activation, loss, optimiser and batch are
-    trained by the same launches of kernels, each with its own learning rate, schedule, momentum,
-    decay, seed and last epoch.
+    memory. On other devices, networks with the same sizes, activation, loss, optimiser and batch
+    are trained by the same launches of kernels, each with its own learning rate, schedule,
+    momentum, decay, seed and last epoch.
 
     If Ctrl-C or an error interrupts the training, the finished epochs are kept in the checkpoint,
     and in a SweepResult in the exception's attribute `result`. The epochs of networks that other

@@ -34,8 +34,8 @@ class SweepCV(Estimator):
     halving : int, optional
         Factor of successive halving, as for sweep().
     refit : bool
-        Whether to train an MLP with the best parameters on all samples, as predict() and score()
-        require.
+        Whether to train an MLP with the best parameters on all samples; predict() and score()
+        need this MLP.
     return_train_score : bool
         Whether `cv_results_` has the scores on the training data, too.
     n_jobs : int, optional

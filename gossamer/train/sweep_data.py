@@ -109,7 +109,8 @@ def _rows_of_folds(data: Samples, folds: int | None) -> list[np.ndarray]:
     if folds is None:
         return [np.arange(count)]
     if count < 2:
-        raise ArrayError("x has one sample: expected at least two, as each fold leaves some out")
+        raise ArrayError("x has one sample: expected at least two, because each fold leaves some "
+                         "out")
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
     by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")

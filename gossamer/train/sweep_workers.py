@@ -95,7 +95,7 @@ class SweepWorkers:
                     self._finish(job, future)
 
     def _room(self) -> int:
-        """Return the number of processes for which there is memory, as each copies the samples."""
+        """Return how many processes have room in memory; each of them copies the samples."""
         free = available_memory()
         return sys.maxsize if free is None else max(1, free // max(1, self._nbytes) - 1)
 
@@ -138,7 +138,11 @@ class SweepWorkers:
         return future
 
     def _finish(self, job: _Job, future: Future[Any]) -> None:
-        """Wait for a job. If its process ended, another process does the job, or else this one."""
+        """Wait for the results of a job.
+
+        If the job's process ended before its time, another process repeats the job. If there is no
+        other process, this process does.
+        """
         while True:
             try:
                 done, texts = future.result()
@@ -154,7 +158,7 @@ class SweepWorkers:
 
 
 def _take(job: _Job, future: Future[Any]) -> None:
-    """Take the results of another process as soon as they are available."""
+    """Store the results of another process when they are available."""
     if not future.cancelled() and future.exception() is None:
         _merge(job, future.result()[0])
 

@@ -61,7 +61,7 @@ def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
     """Check targets and memory, and return samples scaled for training.
 
-    scaling: how to scale the samples; None means by their own means and standard deviations.
+    scaling: the scaling to apply; None means the settings' scaling, computed from these samples.
     Raises InputError if a target is outside the outputs' range, or the host has too little memory
     for the network.
     """
@@ -97,8 +97,8 @@ device. The device has the current parameters, and those before each of the last
 def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
     """Raise InputError if the host's memory cannot hold the parameters.
 
-    The parameters include the state of the optimiser, and are counted once for each copy. A device
-    with its own memory raises an error when it allocates.
+    The parameters include the state of the optimiser, and are counted once for each copy. A
+    device's own memory is not checked here: the device raises an error when it allocates.
     """
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)

@@ -32,10 +32,9 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """A graph, with the layers and constants made from it.
 
-    store: facts and packed forms of the layers' weights; facts that are missing there are added.
-    facts: value facts of values and constants, by name.
-    swapped: layers that transpose matrices. The key is the name of the result, the value is the
-    name of the value that is transposed.
+    store: facts and packed forms of the layers' weights; lowering adds the facts that are missing.
+    facts: value facts (bounds, and a grid of possible values) of values and constants, by name.
+    swapped: names of matrices, by the names of their transposes.
     """
 
     def __init__(self, static: StaticGraph, store: WeightsStore,
@@ -57,8 +56,8 @@ class LowerState:
     def weight(self, name: str) -> np.ndarray | None:
         """Return a constant that all batch sizes share, or None.
 
-        All batch sizes can share the packed forms of such a constant. None for other values, and
-        for constants that only this batch size has.
+        The batch sizes share the constant's packed forms, too. None for a value computed at run
+        time, and for a constant that exists only at this batch size.
         """
         return self.static.graph.constants.get(name)
 
@@ -72,7 +71,10 @@ class LowerState:
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
             weights: Mapping[str, np.ndarray] | None = None, *,
             outputs: Sequence[str] | None = None, name: str | None = None) -> None:
-        """Add a layer. outputs, name: by default the outputs and the name of the node."""
+        """Add a layer.
+
+        outputs, name: outputs and name of the layer; by default those of the node.
+        """
         for value in inputs:
             array = self.constant(value)
             if array is not None:
@@ -104,25 +106,22 @@ class LowerState:
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
         """Return the value facts of a problem's run-time inputs.
 
-        Empty if no input has few distinct values.
+        Empty if no input is known to have few distinct values.
         """
         facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
-        """Return the facts of values with few distinct values.
+        """Return the facts of values with few distinct values, by the values' names.
 
-        Unlike the facts in problems, these say whether a value may be NaN, because conversions
-        depend on that.
+        These facts say whether a value may be NaN, because conversions depend on it. The facts in
+        problems do not say so.
         """
         return {name: replace(facts, nan=self._facts[name].nan) for name in names
                 if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
-        """Return a value's facts in the form that problems contain.
-
-        See shared_facts().
-        """
+        """Return a value's facts, widened by shared_facts()."""
         return shared_facts(replace(self._facts.get(name, REAL), nan=False))
 
     def transposed(self, node: Node, name: str) -> str:
@@ -142,8 +141,8 @@ class LowerState:
     def matrix(self, node: Node, name: str) -> str:
         """Return the name of a value reshaped to a matrix.
 
-        The rows of the matrix are the vectors along the value's last axis. A value of more
-        dimensions is reshaped once for all readers.
+        The rows of the matrix are the vectors along the value's last axis. A matrix is not
+        reshaped; any other value is reshaped once for all readers.
         """
         if len(self.spec(name).shape) == 2:
             return name
@@ -162,11 +161,9 @@ class LowerState:
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
-        """Add a reshape.
+        """Add a reshape, whose output is a view of the source's memory.
 
-        The output is the source's memory with another shape.
-
-        name: by default the name of the node.
+        name: name of the layer; by default the name of the node.
         """
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
@@ -190,7 +187,7 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """Add an expression of values and constants as a layer."""
+        """Add a layer that evaluates an expression of values and constants."""
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
@@ -228,11 +225,10 @@ def _dense_groups(nonzero: np.ndarray) -> float:
 class GivenInputs:
     """A network's inputs in the callers' formats, at one batch size.
 
-    layers: the layer that computes an input from the caller's tensor, for each input that needs
-    such a layer.
-    specs: specs of the values that hold callers' tensors, by their names.
-    names: names of the inputs with such a layer, by the names of the values that hold callers'
-    tensors.
+    layers: one layer for each input with a caller's format of its own. The layer computes the
+    input from the caller's tensor.
+    specs: the spec of each caller's tensor, by the tensor's name.
+    names: for each tensor that a layer converts, the name of the input, by the tensor's name.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -271,7 +267,7 @@ def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.n
     """Return the expression that applies a format's factors and shifts.
 
     A number that all channels share is a constant of the expression. Numbers that differ between
-    channels are further inputs of the expression, whose arrays are returned, too.
+    channels are further inputs of the expression; the arrays of these inputs are returned, too.
     """
     expression, constants = identity(), []
     for name, numbers, neutral in (("mul", given.factors, 1.0), ("add", given.shifts, 0.0)):
@@ -286,13 +282,12 @@ def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.n
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Return the facts about a value that problems contain.
+    """Return a value's facts, widened for use in problems.
+
+    Values that algorithms treat in the same way get equal facts, so that the layers that read them
+    share measurements. A value that may have many distinct values gets REAL.
 
     facts: all known facts about the value.
-
-    The returned facts may be wider than the known facts: values that algorithms treat in the same
-    way get equal facts, so that layers share measurements. A value that may have many distinct
-    values gets REAL.
     """
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)

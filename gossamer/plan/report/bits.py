@@ -1,4 +1,5 @@
-"""Which layers are computed on bits, trits or floats, why, and their memory use."""
+"""Which layers are computed on bits (-1, 1), trits (-1, 0, 1) or floats, why, and their memory use.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Whether a layer, or all layers of a step, are computed on bits, trits or floats.
+    """The dtype on which a layer, or all layers of a step, are computed.
 
     form: "bits", "trits" or "floats".
     reason: why the layer is computed on floats; "" for bits and trits.
@@ -43,8 +44,7 @@ class LayerForm:
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
     """Return the LayerForm of a convolution or matrix product.
 
-    For a fusion, this is the LayerForm of its first convolution or product; None for other
-    problems.
+    For a fusion, return the LayerForm of its first convolution or product. None for other problems.
 
     taken: whether an algorithm on bits was taken; None if nothing was chosen yet.
     """
@@ -65,11 +65,11 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
 
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
-    """Return a line on layers on bits, trits and floats.
+    """Return a line that counts the layers on bits, trits and floats.
 
     An example is 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on floats: conv1
-    (its inputs are any floats, not known to be -1, 0 or 1)'. "" if no layer has inputs or weights
-    that are signs.
+    (its inputs are any floats, not known to be -1, 0 or 1)'. Return "" if no layer has signs as
+    inputs or weights.
     """
     forms = list(forms)
     if not any(form.has_signs for form in forms):
@@ -83,10 +83,10 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
-    """Return a line on the size of the weights of layers on bits or trits.
+    """Return a line with the size of the weights of layers on bits or trits.
 
-    An example is 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in float32'. "" if
-    no layer is on bits or trits.
+    An example is 'weights of layers that are computed on bits or trits: 1.36 MB as bits, 43.5 MB in
+    float32'. Return "" if no layer is on bits or trits.
     """
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:

@@ -94,8 +94,8 @@ def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
 def layer_time_text(us: float) -> str:
     """Return the time of a layer with its unit.
 
-    Times below 0.05 us are shown as "< 1 us": the profile of ONNX Runtime has whole microseconds,
-    so a time of 0 is not exact.
+    Times below 0.05 us are shown as "< 1 us": ONNX Runtime's profile has whole microseconds, so its
+    0 may be any time below 1 us.
     """
     return "< 1 us" if us < 0.05 else duration_text(us)
 

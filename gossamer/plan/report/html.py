@@ -24,8 +24,9 @@ _STYLE = Path(__file__).with_name("page.css")
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """Return the page for a measured plan. reports: one report for each batch size.
+    """Return the HTML page of a measured plan.
 
+    reports: one report for each batch size.
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
     network's constants) and model_bytes (of the model's file; None without a file).
@@ -92,7 +93,7 @@ def _anchor(report: Report, index: int) -> str:
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
-    """Return a layer's bars, which open to its candidates."""
+    """Return a layer's bars, in an element that opens to show its candidates."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = "" if row["density"] is None else f", density {share_text(row['density'])}"
     bars = _bar(cells.with_precision(row), median, longest, True, density)
@@ -112,7 +113,7 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 def _candidates(row: Mapping[str, Any]) -> str:
     """Return the table of a layer's candidates and other algorithms.
 
-    A column has the reason why each was taken or not.
+    The last column says why each of them was or was not taken.
     """
     headings, rows = cells.candidate_table(row)
     return table(headings, [*rows, *({"algorithm": name, "reason": reason}
@@ -126,7 +127,7 @@ def _longest(row: Mapping[str, Any]) -> float:
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
     """Return a name, a time and its bar; "" if the time is not known.
 
-    The bar's length is the time's share of the longest time.
+    The bar's length is proportional to the time; the longest time has the full width.
     """
     if value is None:
         return ""
@@ -164,10 +165,10 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
 
     The row of the candidate or plan that was taken is highlighted.
 
-    On a narrow screen, without room for the headings, each cell shows the name of its column.
+    A narrow screen has no room for the headings, so each cell shows the name of its column there.
 
     headings: the headings by the keys of the columns.
-    links: the first cell of each row as HTML, replacing its text.
+    links: HTML that replaces the text in the first cell of each row.
     """
     styles = {key: ' class="number"' if key in _NUMBERS else
               ' class="whole"' if key == "algorithm" else "" for key in headings}
@@ -191,8 +192,8 @@ def headline(report: Report) -> list[tuple[str, str]]:
     """Return the most important numbers with their meanings.
 
     The numbers are the time of the whole network, the factor by which removing channels without
-    effect reduces the work, and the speed-up over the best dense plan. Those that are not known are
-    left out.
+    effect reduces the work, and the speed-up over the best dense plan. Unknown numbers are left
+    out.
     """
     tiles = []
     if report.end_to_end_us:

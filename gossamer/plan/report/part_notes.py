@@ -1,4 +1,4 @@
-"""Sentences on network parts that a library computes."""
+"""Sentences about the parts of a network that ONNX Runtime computes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_NAMED = 3
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Return a sentence for each part that ONNX Runtime computes.
 
-    The network's tail counts as a part. A sentence lists the part's nodes and the reasons why
-    gossamer does not compute them.
+    The network's tail counts as a part: the nodes that ONNX Runtime computes after the plan's
+    layers. A sentence lists the part's nodes and the reasons why gossamer does not compute them.
 
     rows: the rows of a report; if they have times, sentences include the part's share of the time.
     """

@@ -35,8 +35,8 @@ class Report:
     device: name of the plan's device.
     batch: number of images.
 
-    rows: one dict for each step, in order. A step that computes a part is replaced by one dict for
-    each layer of the part. The keys of a row are:
+    rows: one dict for each step, in order. A step that computes a part (several layers in one run
+    of ONNX Runtime) has one dict for each layer of the part. The keys of a row are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
     - layers: names of the layers that a fusion covers, or the name of the one layer.
@@ -50,25 +50,25 @@ class Report:
     for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
     - device_bytes: size of packed weights and code on the device; None if not known.
-    - For a profiled step: median_us, p25_us, p75_us and share. These times replace the times of the
-    search, whose dense time and speed-up are left out.
     - For a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
-    speedup (over the best dense algorithm), speedup_reason (why the best dense algorithm was not
-    taken if it is faster by itself, otherwise "") and candidates (one dict for each candidate, with
-    the candidate's times or the reason for its exclusion).
+    speedup (over the best dense algorithm), speedup_reason (if the best dense algorithm is faster
+    by itself, why it was not taken; else "") and candidates (one dict for each candidate, with the
+    candidate's times or the reason for its exclusion).
+    - For a profiled step: share, and median_us, p25_us and p75_us of the profile instead of the
+    tuner's. speedup is then None, and so is best_dense_us unless the row is a layer of a part.
     - For a layer of a part: best_dense_us and the candidates that compute the layer by itself.
-    best_dense_us includes the time that a library takes for the layer within a part, if known.
+    best_dense_us also takes into account a library's time for the layer within a part, if known.
 
     notes: sentences for the user.
-    warnings: the notes on unexpected conditions, such as layers on the host, times that scatter, or
-    a plan that was made elsewhere.
+    warnings: those notes that are about unexpected conditions, such as layers on the host, times
+    that scatter, or a plan that was made elsewhere.
 
     end_to_end_us: microseconds of one execution between buffers on the device.
     end_to_end_cached: whether end_to_end_us was read from the cache.
 
-    plans: if the measured choice was compared with baseline plans, one dict for each plan with the
-    keys plan, median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the
-    plan taken, within noise).
+    plans: if whole plans were timed against each other, one dict for each plan with the keys plan,
+    median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the plan taken,
+    within noise).
 
     shares: the shares of one execution's time, if all steps and the whole execution have times. The
     time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
@@ -140,10 +140,10 @@ class Report:
     def zeros_line(self) -> str:
         """A line on the layers in which zeros are skipped.
 
-        An example is 'zeros are skipped in 34 of 53 layers with weights: by themselves these take
-        12.3 us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense
-        algorithms only 52.0 us'. Times that were not measured are left out. "" for a network
-        without zeros.
+        An example is 'zeros are skipped in 34 of 53 layers with weights: these layers alone take
+        12.3 us, and 25.4 us with the best dense algorithms; the network takes 40.0 us, with dense
+        algorithms only 52.0 us'. Times that were not measured are left out. "" if no layer skips
+        zeros and all layers have few zeros.
         """
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
@@ -224,7 +224,7 @@ class Report:
             f"{text}, {duration_text(more)} more than its kernels: checks, copies and launches")
 
     def __repr__(self) -> str:
-        """Return one line, as shown by a prompt; str() has the layers."""
+        """Return one line for an interactive prompt; str() lists the layers."""
         time = "" if self.end_to_end_us is None else f", {duration_text(self.end_to_end_us)}"
         return (f"<Report of {counted(len(self.rows), 'step')} on {self.device}, batch "
                 f"{self.batch}{time}; print() shows it>")
@@ -293,8 +293,8 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
             if "best_dense_us" in row:
-                # the search's times are not comparable with those of a profile, which has the
-                # library's times of the layers of parts
+                # the tuner's times are not comparable with a profile's; for a layer of a part, the
+                # profile itself has the library's time
                 row["best_dense_us"] = timing.median_us if step.part else None
             if "speedup" in row:
                 row.update(speedup=None, speedup_reason="")
@@ -331,9 +331,9 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 
 
 def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
-    """Return a library's microseconds for layers of parts, if known.
+    """Return the microseconds that ONNX Runtime takes for layers within parts, where known.
 
-    A time of 0 in `within` is ignored if another time is known: the library may have added the
+    A time of 0 in `within` is ignored if another time is known: ONNX Runtime may have added the
     layer's time to that of another layer.
     """
     times: dict[str, float] = {}
@@ -415,7 +415,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     The times are those that the tuner measured. For a layer that a part computes, the candidates
     are those that compute the layer by itself.
 
-    library_us: time that a library takes for the step's layers within a part.
+    library_us: microseconds that ONNX Runtime takes for the step's layers within a part.
     """
     taken = _taken(step)
 
@@ -436,7 +436,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
             _candidate(candidate, "taken" if candidate is taken else why_other(candidate))
             for candidate in step.candidates]}
     if taken is None:
-        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
+        # an algorithm's fastest candidate comes last: its reason replaces those of the slower ones
         slowest_first = sorted(step.candidates, key=lambda candidate: -candidate.cost)
         return {**columns, "rejected": {**step.rejected, **{
             candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}

@@ -32,13 +32,13 @@ Row = Mapping[str, Any]
 def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     """Return a row's columns about zeros among weights.
 
-    kind: the kind of layer as text.
+    kind: the layer's kind, such as '3x3 convolution'.
     best_sparse_us: time of the fastest candidate that skips zeros; None if no such candidate has a
     time.
     break_even: the result of break_even().
     zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
 
-    library_us: time that a dense library takes for the layer within a part.
+    library_us: microseconds that ONNX Runtime takes for the layer in a run of several layers.
     """
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)
@@ -58,11 +58,12 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
     """Return the density below which skipping zeros would be faster.
 
     The estimate assumes that the time of the algorithm that skips zeros is proportional to the
-    number of nonzeros. None if a time is not known.
+    number of nonzeros. Part of the time does not depend on this number, so the true density is
+    lower than the estimate if sparse_us > dense_us, and higher if sparse_us < dense_us. None if a
+    time is not known.
 
     density: share of nonzero weights at which the algorithm that skips zeros took sparse_us
-    microseconds. Because part of the time does not depend on the number of nonzeros, the true
-    density is lower than the returned one if sparse_us exceeds dense_us, and otherwise higher.
+    microseconds.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None
@@ -70,8 +71,7 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
 
 def reason_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line per kind of layer with unskipped zeros, with the reasons.
-    """
+    """Return a line with the reasons for each kind of layer whose zeros are not skipped."""
     kinds: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row.get("zeros_reason"):
@@ -95,7 +95,7 @@ _FASTER = "an algorithm that skips them is faster alone, but slower in the plan"
 
 
 def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
-    """Return why a layer with zeros has a dense algorithm.
+    """Return why a layer with zeros is computed by a dense algorithm.
 
     The text has no numbers of this layer, so that layers with the same reason share one line.
     """
@@ -104,7 +104,7 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
     names = {algorithm.name for algorithm in OPS[step.layer.op].algorithms if not algorithm.dense}
     reasons = {name: reason for name, reason in step.rejected.items() if name in names}
     if any(reason.startswith(_NOT_TRIED) for reason in reasons.values()):
-        return "algorithms that skip them were not tried, as their estimates are slower"
+        return "algorithms that skip them were not tried, because their estimates are slower"
     comes_later = any(reason.startswith("comes after ") for reason in reasons.values())
     if names and not step.candidates and (comes_later or not reasons):
         return NOT_MEASURED
@@ -127,7 +127,7 @@ def _comparison(group: Sequence[Row]) -> str:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]
     if not ratios:
-        # layers with empty outputs take no time; a library's profile has whole microseconds
+        # the dense time is 0: the output is empty, or a library's profile rounded the time to 0
         return (" is slower than the best dense one, which takes less than 1 us"
                 if group[0]["best_sparse_us"] else " takes as long as the best dense one")
     text = (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "

@@ -1,4 +1,4 @@
-"""The arrays of callers: input checks, output copies, and other libraries."""
+"""The arrays of callers: checks of inputs, copies of outputs, and arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -80,8 +80,9 @@ def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
 def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> int:
     """Return the batch size of the inputs.
 
-    Raises InputError if they do not fit the graph's inputs. given: the caller's arrays, if the
-    inputs were made from them.
+    given: the caller's arrays, if `inputs` were made from them.
+
+    Raises InputError if `inputs` do not fit the graph's inputs.
     """
     batch: int | None = None
     for info, array, own in zip(graph.inputs, inputs, given or inputs, strict=True):
@@ -91,7 +92,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> 
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
                              f"expected {_shape_text(info.shape)}")
-        # the dtype's name is used last, because making it takes longer than all other checks
+        # compare names of dtypes last: making a name takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
             convert = (f".to(torch.{info.dtype})" if library(own) == "torch" else
                        f".astype({info.dtype!r})")
@@ -136,18 +137,18 @@ def buffers_of(arrays: Sequence[DeviceArray]) -> list[Buffer]:
 
 
 def several(out: Any) -> tuple[Any, ...]:
-    """Return the arrays that a caller passes for outputs; one may be passed alone."""
+    """Return a caller's `out` as a tuple; a single array may be passed without one."""
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def given_outputs(name: str, infos: Sequence[ValueInfo], out: Any,
                   expected: Sequence[tuple[Sequence[int], Any]]) -> tuple[Any, ...]:
-    """Return the arrays that a caller passes for outputs.
+    """Check and return the arrays that a caller passes for outputs.
 
     name: the network's name.
     expected: shape and dtype of each output.
 
-    Raises InputError if their number, a shape or a dtype is wrong.
+    Raises InputError if the number of arrays, a shape or a dtype is wrong.
     """
     outputs = several(out)
     if len(outputs) != len(infos):
@@ -229,7 +230,7 @@ def as_taken(array: Any, dtype: str) -> Any:
     """Return a contiguous device array in the network's dtype.
 
     If the array has other strides, or a dtype that converts without loss, its library converts it
-    in one kernel. An array that cannot be accepted is returned unchanged.
+    in one kernel. An array that cannot be converted is returned unchanged.
     """
     name = library(array)
     if name == "torch" and not array.requires_grad:
@@ -243,7 +244,7 @@ def as_taken(array: Any, dtype: str) -> Any:
 
 
 def callers_stream(array: Any) -> Any:
-    """Return the current stream of an array's library; None if it has no streams."""
+    """Return the current stream of an array's library; None for a library without streams."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)

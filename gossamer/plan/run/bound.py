@@ -48,8 +48,8 @@ class BoundCall:
         Raises
         ------
         InputError
-            If a bound tensor was resized or its memory has changed, or the stream that was passed
-            to `Plan.bind` was closed.
+            If a bound tensor was resized or moved to other memory, or the stream that was passed to
+            `Plan.bind` was closed.
         DeviceError
             If the device fails, or the process was forked after the plan was used.
         """
@@ -80,7 +80,10 @@ def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
 
 def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context],
                inputs: tuple[Any, ...], out: Any, given: Any) -> BoundCall:
-    """Return a bound call with arrays on the device. given: the caller's stream."""
+    """Return a bound call with arrays on the device.
+
+    given: the caller's stream, or None.
+    """
     if given is not None:
         device.check_stream(given)
     stream = binding.callers_stream(inputs[0]) if given is None else given

@@ -1,6 +1,6 @@
-"""Calls of a plan: arrays are checked, computed in a context, and returned.
+"""Calls of a plan: checks of the inputs, the computation in a context, and the outputs.
 
-For networks with a tail, ONNX Runtime then computes the tail from the results of the plan's
+For networks with a tail, ONNX Runtime afterwards computes the tail from the results of the plan's
 program.
 """
 
@@ -80,7 +80,7 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Return the outputs of a call made in another thread; see `Plan.run_async`."""
-        # importing asyncio takes longer than importing this file with all its imports
+        # imported here, because asyncio takes longer to import than this file with all its imports
         import asyncio
 
         inputs = self.in_order(inputs, named)
@@ -128,7 +128,7 @@ class Calls:
         return context
 
     def close(self) -> None:
-        """Forget all contexts, freeing their memory, and refuse further calls."""
+        """Free the memory of all contexts, and refuse further calls."""
         self._is_closed = True
         if self.contexts.all():
             self.device.synchronize()
@@ -144,7 +144,7 @@ class Calls:
     def _keep(self, form: Hashable, computed: Compute | None) -> None:
         """Record the function that computes later calls of a form without checks.
 
-        None records that the form occurred once.
+        computed: the function; None records that the form occurred once.
         """
         if form is not None:
             if len(self._known) >= _MOST_KNOWN:
@@ -180,8 +180,8 @@ class Calls:
                    form: Hashable | None) -> tuple[Any, ...]:
         """Return the outputs for arrays on the device.
 
-        form: form of the call, for which a graph is captured when it occurs a second time; None for
-        a call that is always checked.
+        form: form of the call. When a form occurs a second time, a graph is captured for it. None
+        for a call that is always checked.
         """
         device, graph = self.device, self.graph
         current = binding.callers_stream(inputs[0])
@@ -213,7 +213,7 @@ class Calls:
             outputs = self._like(inputs[0], results)
         self.last_batch = batch
         if current is None or stream is not current:
-            # the inputs' library does not know that this stream still reads them
+            # wait, because the inputs' library does not know that this stream still reads them
             device.synchronize(stream)
         return outputs
 
@@ -222,7 +222,7 @@ class Calls:
         return tuple(self.device.like(array, result) for result in results)
 
     def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
-        """Return the outputs if all of them are empty arrays, and otherwise ()."""
+        """Return the outputs if all of them are empty arrays; () if one is not."""
         static = resolve(self.network, batch)
         outputs = [np.zeros(static.shapes[info.name],
                             info.returned_dtype or static.dtypes[info.name])
@@ -233,9 +233,9 @@ class Calls:
 def form_of(arrays: Sequence[Any]) -> Hashable:
     """Return the form of a call: everything that its checks depend on.
 
-    For NumPy arrays these are shapes and dtypes; for torch tensors on a CUDA device also strides,
-    addresses, and torch's current stream. None if an array is of another kind or requires a
-    gradient.
+    For NumPy arrays these are shapes and dtypes; for torch tensors on a CUDA device also devices,
+    strides, addresses, inference mode and torch's current stream. None if an array is of another
+    type, or requires a gradient.
     """
     kind = type(arrays[0]) if arrays else None
     if kind is np.ndarray:
@@ -267,7 +267,7 @@ def _handle_of() -> Callable[[int], int]:
 
 
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
-    """Return a function that makes tensors for outputs, and returns them with their addresses.
+    """Return a function that allocates output tensors, and returns them with their addresses.
 
     like: a tensor on the context's device.
     """
@@ -287,7 +287,7 @@ class TailCalls(Calls):
     """Calls of a plan whose graph has a tail.
 
     The tail is the end of a network, which ONNX Runtime computes after the plan's program. Outputs
-    are NumPy arrays, or lists if ONNX has sequences.
+    are NumPy arrays; an ONNX sequence is a list.
 
     threads: the threads of ONNX Runtime.
 
@@ -358,7 +358,7 @@ class TailCalls(Calls):
     def error(self, what: str) -> InputError:
         """Return the error of a call that data-dependent shapes make impossible.
 
-        what: text for the call, such as "be bound".
+        what: the impossible action as text, such as "be bound".
         """
         return InputError(f"{self.graph.name} cannot {what}: {self._source} and the nodes after "
                           "it have data-dependent shapes; call the plan with arrays")

@@ -36,7 +36,7 @@ _MOST_DRAWN = 2**20
 """Maximum number of random values drawn for an input; in a larger input the values repeat."""
 
 _REPEATS = 10
-"""Number of samples of the time of each step; the whole execution is timed with twice as many."""
+"""Number of timing samples for each step; a whole execution has twice as many."""
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
@@ -125,7 +125,7 @@ class Context:
         arrays: the inputs in order, already checked: they have the inputs' shapes, and dtypes that
         convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
-        graph: enqueues an execution on these arrays and results.
+        graph: function that enqueues a graph captured for these arrays and results.
         """
         if self._whole is not None and not debug.logger.isEnabledFor(logging.DEBUG):
             outputs = self._whole(arrays)
@@ -139,10 +139,11 @@ class Context:
         The function waits for the outputs and returns them as compute() does. The function has to
         be called before the next execution begins.
 
-        computing: a stream that several contexts share for computing, so that with large inputs and
-        outputs one context computes while another copies. If they computed at the same time on
-        their own streams, they would also end at the same time, and the device would be idle while
-        all of them copy. None means this context's own stream.
+        computing: a stream on which several contexts execute their steps; by default this context's
+        own stream. With a shared stream, one context computes while another copies. With streams of
+        their own, contexts would compute and end at the same time, and the device would be idle
+        while all of them copy. If no input exceeds MOST_STAGED_BYTES, the context's own stream is
+        used in any case.
         """
         self.device.check_usable()
         if self._whole is not None:
@@ -157,8 +158,8 @@ class Context:
                graph: Transfer | None = None, computing: Any = None) -> Finish:
         """Enqueue an execution; the caller holds the lock.
 
-        For new results a graph of the copies and steps is captured once the kernels are loaded, and
-        replayed from then on.
+        Without `results`, a graph of the copies and steps is captured once the kernels are loaded,
+        and later calls replay it.
         """
         self._follow(self.stream)
         shows = debug.level() >= 2
@@ -180,8 +181,9 @@ class Context:
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
         """Return a function that computes with fixed host arrays.
 
-        The function reads the current contents of the arrays. The arrays have to be as in
-        compute().
+        The function reads the current contents of the arrays.
+
+        arrays, results: as for compute().
         """
         graph = None
         if not self.device.compiles and self._whole is None and debug.level() < 2:
@@ -224,8 +226,8 @@ class Context:
               stream: Any) -> Callable[[], Any]:
         """Return a function that executes the program on the stream.
 
-        The function reads the inputs and writes the outputs in place, without copies, if a graph
-        can be captured.
+        If a graph can be captured, the function reads inputs and writes outputs in place where
+        PreparedSteps.in_place() allows it; other inputs and outputs are copied.
         """
         if not self.steps.can_be_captured or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
@@ -247,12 +249,12 @@ class Context:
                  new_outputs: Callable[[], NewOutputs]) -> Replay | None:
         """Return a function that replays a graph on these inputs.
 
-        The graph reads the inputs in place. The function returns new outputs, to each of which the
-        graph copies the result within the device's memory. None if no such graph can be captured,
-        for example because the kernels are not loaded yet.
+        The graph reads the inputs in place. The function returns new arrays, into which the graph
+        copies the outputs within the device's memory. None if no such graph can be captured, for
+        example because the kernels are not loaded yet.
 
-        new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
-        call are made while the device computes.
+        new_outputs: allocates arrays for the outputs, and returns them with their addresses. The
+        arrays of the next call are allocated while the device computes.
         """
         with self._lock:
             graph = self.steps.copying(dict(zip(self.inputs, inputs, strict=True)),
@@ -323,8 +325,8 @@ class Context:
     def ready(self) -> Task:
         """Return one execution as a task to be timed.
 
-        Before the task is timed, two executions load the kernels and capture the graph. No other
-        code may use the context while the task is timed.
+        This method executes the program twice, to load the kernels and to capture the graph. No
+        other code may use the context while the task is timed.
         """
         self._follow(None)
         self._load(None)
@@ -350,8 +352,8 @@ class Context:
     def _run(self, stream: Any, computing: Any = None) -> None:
         """Enqueue the steps on a stream.
 
-        computing: the stream that executes the steps instead; `stream`, which has the copies before
-        and after the steps, waits for it.
+        computing: the stream that executes the steps, if it is not `stream`. `stream` executes the
+        copies before and after the steps, and waits for `computing` between them.
         """
         if computing is not None:
             self.device.wait(computing, stream)
@@ -368,8 +370,10 @@ def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np
     """Return ONNX Runtime's function for a whole program, or None.
 
     The function takes the inputs in order and returns new outputs. It raises InputError if the
-    outputs cannot be computed. None if the program is not a single part on the host, or if the part
-    reads values other than the program's inputs or does not write all its outputs.
+    outputs cannot be computed.
+
+    None if the program is not a single part on the host, if the part reads values other than the
+    program's inputs, or if it does not write all of the program's outputs.
     """
     program, states = context.program, context.steps.states
     if context.device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):

@@ -17,7 +17,7 @@ from gossamer.plan.run.context import Context
 _SHARE = 16
 """Kept contexts take at most 1 / _SHARE of the device's memory."""
 _STEP_BYTES = 2**14
-"""Approximate bytes of host memory of a context for each step."""
+"""Approximate host memory in bytes that a context needs for each step."""
 _AT_ONCE = 4
 """Default maximum number of calls of one batch size that run at once."""
 
@@ -29,8 +29,8 @@ class ContextPool:
     memory and there are fewer than `owner.most`.
 
     owner: the contexts of all batch sizes.
-    contexts: all contexts of this size. The last is the one that on_stream() or first() returned
-    most recently.
+    contexts: all contexts of this size; on_stream() and first() move the context that they return
+    to the end.
     """
 
     def __init__(self, owner: Contexts, batch: int) -> None:
@@ -54,11 +54,11 @@ class ContextPool:
         self._free.put(context)
 
     def on_stream(self, stream: Any) -> Context:
-        """Return the context that a stream used last, or another one.
+        """Return a context for work on a stream.
 
-        If there is none, this is a context whose work has ended, or a new context. If no more
-        contexts can be made, several streams share a context, and their work is executed one after
-        another.
+        The first choice is the context that the stream used last, the second a context whose work
+        has ended, and the third a new context. If no more contexts can be made, several streams
+        share a context, and their work is executed one after another.
         """
         device = self._owner.device
         handle = device.stream_handle(stream)
@@ -81,7 +81,9 @@ class ContextPool:
             return context
 
     def _found(self, fits: Callable[[Context], bool]) -> Context | None:
-        """Return the first context for which fits() is true, moved to the end.
+        """Return the first context for which fits() is true, and move it to the end.
+
+        None if there is no such context.
         """
         context = next(filter(fits, self.contexts), None)
         if context is not None:
@@ -112,8 +114,8 @@ class Contexts:
     """The contexts of all batch sizes.
 
     make: makes a context from a batch size and the stream on which the context works.
-    most: how many calls of one batch size run at once.
-    dropped: called when contexts are dropped, so that nothing else keeps their memory.
+    most: maximum number of contexts, and so of concurrent calls, of one batch size.
+    dropped: called when contexts are dropped; it removes other references to their memory.
     """
 
     def __init__(self, device: Device, make: Callable[[int, Any], Context],
@@ -151,6 +153,8 @@ class Contexts:
         """Drop the contexts of least recently used batch sizes.
 
         This keeps all contexts within 1 / _SHARE of the device's memory.
+
+        batch: the batch size whose contexts are never dropped.
         """
         most = self.device.limits.memory_bytes // _SHARE
         with self._lock:

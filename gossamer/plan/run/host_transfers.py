@@ -19,15 +19,15 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 
 MOST_STAGED_BYTES = 2**21
-"""Maximum size in bytes of an array that is staged in page-locked memory. On the host of an H200
-the driver copies larger pageable arrays in less time."""
+"""Maximum size in bytes of an array that is staged in page-locked memory. On the host of an H200,
+the driver copies larger pageable arrays in less time than staging takes."""
 
 Finish = Callable[[], Sequence[np.ndarray]]
 """Function that waits for an enqueued execution, and returns its outputs."""
 Transfer = Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Finish]
-"""Function that enqueues an execution by a captured graph. It takes inputs of the graph's shapes,
-whose dtypes convert to the graph's dtypes, and the arrays that receive the outputs; None for new
-arrays."""
+"""Function that enqueues an execution by a captured graph. Its first argument has the inputs: they
+have the graph's shapes, and dtypes that convert to the graph's dtypes. Its second argument has the
+arrays that receive the outputs; None for new arrays."""
 
 
 class HostTransfers:
@@ -51,10 +51,11 @@ class HostTransfers:
               execute: Callable[[Any], None]) -> Finish:
         """Enqueue an execution, and return a function for its results.
 
-        The function waits for the execution, fills contiguous results and returns them. The
-        function has to be called before the next execution is enqueued, and inputs in page-locked
-        memory must not change until it returns.
+        The function waits for the execution, fills `results` and returns them. The function has to
+        be called before the next execution is enqueued, and inputs in page-locked memory must not
+        change until it returns.
 
+        results: contiguous arrays that receive the outputs.
         execute: executes the program on a stream.
         """
         device, stream = self._device, self._stream
@@ -84,11 +85,12 @@ class HostTransfers:
                  steps: Callable[[Any], None], *, in_place: bool) -> Transfer | None:
         """Capture a graph of the copies and steps; return the function that enqueues it.
 
-        None if not all arrays are copied from and to page-locked memory.
+        Return None if an array would be copied from or to pageable memory.
 
         steps: enqueues the program's steps on a stream.
-        in_place: whether page-locked arrays of the caller are read and written in place, because
-        the caller keeps them as long as the graph exists. Otherwise such arrays are not captured.
+        in_place: whether the caller keeps its arrays as long as the graph exists, so that the graph
+        can read and write page-locked arrays in place. If False, None is returned for page-locked
+        arrays.
         """
         locked = []
         for number, array in enumerate((*arrays, *results)):
@@ -124,8 +126,8 @@ class HostTransfers:
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
         """Return page-locked memory for an input or output.
 
-        This is the array itself if it is page-locked, or staging memory. None if the driver copies
-        the array from pageable memory.
+        This is the array itself if it is page-locked; if not, staging memory. None for an array
+        that the driver copies from or to pageable memory, and for an empty array.
         """
         if not self._device.locks_pages or not array.nbytes:
             return None

@@ -1,7 +1,7 @@
 """A program prepared to run on one device.
 
-The prepared program consists of the buffers of values, in which values with disjoint lifetimes
-share memory, of prepared steps, and of captured graphs of all steps.
+The prepared program consists of prepared steps, captured graphs of all steps, and the buffers of
+values. Values with disjoint lifetimes share memory.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Lifetime:
 
 
 def allocate(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
-    """Return every value's byte offset, and the arena's size.
+    """Return every value's offset in a shared buffer, and the buffer's size, in bytes.
 
     Values are placed one by one by decreasing size, and those of equal size by the start of their
-    lifetimes. Each value is placed in the lowest gap that is large enough between the already
-    placed values whose lifetimes overlap its own.
+    lifetimes. Each value is placed at the lowest offset at which it overlaps no placed value with
+    an overlapping lifetime.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each allocated value, in the order of the starts;
@@ -111,9 +111,9 @@ class ProgramBuffers:
         return sum(buffer.nbytes for buffer in self._constants.values())
 
     def of(self, value: str, image: int | None = None) -> Buffer:
-        """Return the memory of a value or its image.
+        """Return the memory of a value, or of one of its images.
 
-        image: index of the image, if the value is computed image by image.
+        image: index of the image; None for the whole value.
         """
         root = self._program.root(value)
         buffer = self._constants[root] if root in self._constants else self._activations[root]
@@ -166,8 +166,8 @@ def _image_bytes(program: Program, value: str) -> int:
 def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
     """Return the lifetime of every value with its own memory.
 
-    The lifetime of a value that owns the memory of other values includes their uses. Inputs and
-    outputs are alive until after the last step, so that an execution can be repeated.
+    If other values are in the memory of a value, its lifetime includes the uses of these values.
+    Inputs and outputs are alive until after the last step, so that an execution can be repeated.
 
     chains: steps that are computed image by image. A value whose lifetime is within a chain has
     memory for one image. Other values that the steps of a chain read or write are alive during the
@@ -235,9 +235,9 @@ class PreparedSteps:
     def profile(self, repeats: int) -> list[Timing]:
         """Return the times of all steps in a report.
 
-        Each step runs on the data that the steps before it computed. A part has one time for each
-        of its layers except reshapes: the time of the part is divided among these layers in
-        proportion to their times in the library's own profile.
+        Each step runs on the data that the steps before it computed. A part (several layers in one
+        run of ONNX Runtime) has one time for each of its layers except reshapes: the time of the
+        part is divided among these layers in proportion to their times in ONNX Runtime's profile.
         """
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
@@ -275,7 +275,7 @@ class PreparedSteps:
                  outputs: Sequence[tuple[str, Buffer]]) -> Callable[..., None]:
         """Return a graph of all steps that works on the caller's memory.
 
-        inputs, outputs: the caller's memory, by value.
+        inputs, outputs: pairs of a value's name and the caller's memory for the value.
 
         The graph reads inputs and writes outputs in place if their memory is aligned and, for an
         output, if no other value shares its memory. The graph copies all other inputs and outputs.
@@ -289,8 +289,8 @@ class PreparedSteps:
                 read.append((own.of(value), buffer, program.specs[value].nbytes))
             else:
                 callers[program.root(value)] = buffer
-        # Outputs in this set are copied: inputs and constants, which no step writes, and values
-        # that are parts of a larger value or have parts, which share memory with other values.
+        # Outputs in this set are copied: inputs and constants, because no step writes them, and
+        # slices of a larger value and values with slices, because they share memory.
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.locations,
             *(each.whole for each in program.locations.values()))}
@@ -315,11 +315,12 @@ class PreparedSteps:
     def copying(self, inputs: Mapping[str, Buffer], outputs: Sequence[str]) -> CopyingGraph | None:
         """Return a graph that reads inputs in place, and copies the outputs.
 
-        None if the steps cannot be captured, if an input is not aligned, or if an output is empty,
-        too large for one copy, or in the memory of an input, which the caller may free before the
-        copy.
+        None if the steps cannot be captured, if an input is not aligned, or if an output is empty
+        or too large for one copy. None also if an output shares memory with an input, because the
+        caller may free the input before the copy.
 
-        inputs: the caller's memory, by value.
+        inputs: the caller's memory, by the name of the value.
+        outputs: names of the values.
         """
         program = self._program
         given = {program.root(value) for value in inputs}
@@ -447,9 +448,12 @@ def of_layer(step: Step, error: InputError) -> InputError:
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """Return the function that runs a step of another device on the host.
+    """Return the function that runs a step of a device's plan on the host.
 
-    The function copies the inputs to the host and the outputs back.
+    The function copies the inputs from the device to the host, and the outputs back.
+
+    device: the plan's device.
+    inputs, outputs: buffers on the device.
     """
     host = find("host")
     host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
@@ -473,7 +477,7 @@ def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
     """Return the text about a step that just ran, for debug levels from 2.
     """
     problem = step.problem
-    # a layer that launched nothing took no time
+    # elapsed_us is 0 if the step launched nothing
     per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
     text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
             f"{step.device.name}: {duration_text(elapsed_us)}, "

@@ -25,7 +25,7 @@ from gossamer.plan.run.context import single
 from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Lanes, Member
 
 _GAIN = 1.05
-"""A larger batch size is used only if it computes more images per second than smaller sizes by this
+"""A batch size is used only if its images per second exceed those of all smaller sizes by this
 factor. The factor is a rule of thumb for the difference between repeated measurements of a plan."""
 
 
@@ -36,7 +36,7 @@ class Request:
     rows: number of images in the inputs.
     due: time at which the outputs are wanted, by the monotonic clock in seconds.
     deadline: time after which the outputs are not needed any more, by the same clock.
-    result: receives the outputs.
+    result: future of the outputs.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], rows: int, due: float,
@@ -66,7 +66,7 @@ class Request:
         return not self.result.done()
 
     def fail(self, error: BaseException) -> None:
-        """Pass an error to the caller, unless one was passed."""
+        """Pass an error to the caller, unless the request has ended."""
         with self._lock:
             if not self.result.done() and (self.result.running()
                                            or self.result.set_running_or_notify_cancel()):
@@ -104,7 +104,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 
     rows: number of images of each part, in the order in which parts are computed.
     left_s: seconds until the first part is due.
-    times: seconds of each batch size.
+    times: seconds that a batch takes, by batch size.
     """
     images = list(accumulate(rows))
     # of two equally good sizes the smaller one is taken
@@ -117,7 +117,8 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 class WaitingRequests:
     """A batcher's waiting requests, in the order of due times.
 
-    times: seconds of each batch size for each device; empty if each request is computed alone.
+    times: for each device, the seconds that a batch takes, by batch size; empty if each request is
+    computed alone.
     batches: number of batches of each size that were begun.
     rows: number of images that wait now.
     """
@@ -130,7 +131,7 @@ class WaitingRequests:
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
     def add(self, request: Request) -> None:
-        """Add a request, for which the queue has room."""
+        """Add a request; the caller has checked that the queue has room."""
         self.rows += request.rows
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
@@ -213,8 +214,8 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
 
     The first of the increasing `sizes` is always included. A size is left out if it computes hardly
     more images per second than smaller sizes: it would only make requests wait longer. Measuring
-    ends at the first size that takes longer than most_s, which is left out, or when two sizes in a
-    row are left out; one alone may be due to a disturbed measurement.
+    ends at the first size that takes longer than most_s; this size is left out. Measuring also ends
+    when two sizes in a row are left out; a single one may be due to a disturbed measurement.
     """
     times: dict[int, float] = {}
     best, left_out = 0.0, 0

@@ -1,6 +1,6 @@
 """The database of one device's measurements.
 
-Several processes read and write it at once.
+Several processes may read and write it at the same time.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ _TABLES = (
 class Database:
     """The measurements in one device's database.
 
+    The database consists of lines. A line is a JSON value that contains one measured candidate, the
+    time of one plan, or one passed check (see KINDS).
+
     Each access is a short transaction with its own connection, so that processes wait for each
     other only as long as a transaction takes. If the database cannot be read or written, the lines
     stay in memory.
@@ -62,22 +65,23 @@ class Database:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
-        """Messages for the user about bad files, as the keys, without duplicates."""
+        """Messages for the user about bad files; the keys of a dict, so that none is repeated."""
         self.waiting: list[Section] = []
         """The lines that could not be written yet, the oldest first."""
         self._name = name
         self._device = dict(device)
         self._known: dict[tuple[str, str], dict[str, Any]] | None = None
         self.elsewhere: list[tuple[Mapping[str, str], set[str]]] = []
-        """The other drivers, toolkits and versions with which problems were measured, and the keys
-        of these problems."""
+        """Pairs for every other combination of driver, toolkit and gossamer version: the
+        combination, and the keys of the problems that were measured with it."""
 
     @property
     def known(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The lines of the file and those that this process added, by kind and group.
+        """The lines made with this process's driver, toolkit and gossamer version.
 
-        The file is read once. The candidates of a problem form a group; every other line is a group
-        of its own.
+        They are those of the file, which is read once, and those that this process added. The keys
+        are pairs of kind and group. The candidates of a problem form a group; every other line is a
+        group of its own.
         """
         if self._known is None:
             self._known = {}
@@ -101,7 +105,8 @@ class Database:
 
         Lines that could not be written before are written, too.
 
-        added: lines by key. kind: one of KINDS.
+        kind: one of KINDS.
+        added: lines by key.
         """
         section = {"made_by": self.made_by, kind: dict(added)}
         self._learn(section)
@@ -249,7 +254,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     The transaction is rolled back unless the block commits it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create the file and to write.
-    exclusive: whether all other processes are kept out.
+    exclusive: whether no other process can read or write the file within the block.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:

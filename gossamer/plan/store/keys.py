@@ -33,7 +33,7 @@ def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
     """Return the versions of an algorithm's packages, by package.
 
     For an algorithm of a vendor's library, the version of the library that the device uses is
-    included; the version in the package may be another.
+    included, because it may differ from the version of the package.
     """
     _, versions = sources(type(algorithm).__module__)
     vendor_version = algorithm.version(device)

@@ -35,7 +35,7 @@ FORMAT = "gossamer plan"
 VERSION = 13
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
-"""Errors that can occur while a damaged file is read, or a file that save() did not write."""
+"""Errors that may occur while reading a file that is damaged or that save() did not write."""
 _CLASSES: dict[str, type[Any]] = {each.__name__: each for each in (
     Graph, Node, Tail, ValueInfo, InputFormat, Expression, ExpressionStep)}
 """The classes of a graph and its parts, by name."""
@@ -87,8 +87,8 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
     """Return a file's header, graph and choices.
 
-    Raises InputError, which says what is wrong and what to do, also if another version of gossamer
-    wrote the file.
+    Raises InputError if the file is not a valid plan, or if another version of gossamer wrote it.
+    The error says what is wrong and what to do.
     """
     try:
         with open(path, "rb") as file, checked(path):
@@ -159,6 +159,7 @@ def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[st
 
     Their versions must be those with which the plan was made, because a config may mean something
     else in another version.
+
     algorithms: the plan's algorithms in their current versions, as for header().
     """
     planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
@@ -198,7 +199,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     info = archive.getinfo(name)
-    # entries are never compressed, so that a small file cannot take much memory
+    # save() never compresses entries; a small file with compressed entries might need much memory
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise ValueError(f"{name} is compressed or encrypted")
     return archive.read(info)
@@ -231,7 +232,7 @@ def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return a graph or its part as JSON values.
+    """Return a graph, or a part of one, as JSON values.
 
     A type that JSON lacks becomes a dict with one key, the name of the type.
     """

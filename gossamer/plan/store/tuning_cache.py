@@ -50,8 +50,8 @@ def take(device: Device, data: bytes) -> None:
 class TuningCache(Database):
     """The measurements made on one device, in one database.
 
-    Other processes may read the database and add to it at the same time; a TuningCache is used by
-    one thread at a time.
+    Other processes may read the database and add to it at the same time. Only one thread may use a
+    TuningCache at a time.
 
     The database has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. Added
@@ -67,7 +67,7 @@ class TuningCache(Database):
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
         self._stale: dict[tuple[str, str], None] = {}
-        """Pairs of a reason why stored measurements are not used and the key of their problem."""
+        """Pairs: why stored measurements are not used, and the key of their problem."""
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Return a problem's measurements, in a fixed order.
@@ -91,7 +91,7 @@ class TuningCache(Database):
              for name, now in self.made_by.items() if made_by.get(name, "") != now]
             for made_by, problems in self.elsewhere if key in problems]
         if differences:
-            # of several sections with measurements of the problem, the most similar one is reported
+            # of several sections with the problem, report the one with the fewest differences
             nearest = min(differences, key=len)
             self._stale[f"were made with {' and '.join(nearest)}", key] = None
         return found or None
@@ -115,16 +115,16 @@ class TuningCache(Database):
             self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Return whether a candidate passed the check with other constants.
+        """Return whether a candidate matched the reference with a layer's own constants.
 
-        The check was made after the measurement, with the constants of another layer or network.
-        weights: the digest of these constants.
+        The measurement may have been made with the constants of another layer or network.
+
+        weights: the digest of the layer's own constants.
         """
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Store that a candidate passed the check with other constants, for has_check().
-        """
+        """Store that a candidate matched the reference; see has_check()."""
         self.add("checks", {self._check_key(problem, measured, weights):
                             f"{measured.algorithm} {problem.describe()}"})
 
@@ -169,7 +169,7 @@ def file_name(device: Device) -> str:
 
 
 def _source(op: str, name: str, device: Device) -> str | None:
-    """Return the identity of an algorithm on a device; None if it does not exist.
+    """Return the identity of an algorithm on a device; None if the op has no such algorithm.
 
     The identity of a vendor's algorithm contains the library's version, so the library is loaded.
     """

@@ -30,7 +30,7 @@ _PLAN_FIELDS = {"plan": str, **get_type_hints(Timing)}
 class BadFile(Exception):
     """Raised for a file without valid measurements.
 
-    kind: a word for the new name under which the file is set aside.
+    kind: a word that becomes part of the file's name when the file is set aside.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -39,7 +39,10 @@ class BadFile(Exception):
 
 
 def candidate_key(problem: str, measured: Measurement) -> str:
-    """Return the key of a candidate's line. problem: key of the candidate's problem."""
+    """Return the key of a candidate's line.
+
+    problem: key of the candidate's problem.
+    """
     return f"{problem} {json.dumps(measured.candidate_key)}"
 
 
@@ -86,9 +89,12 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 
 
 def _fields(line: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a copy of a line with checked fields.
+    """Return a copy of a line after checking its fields.
 
-    Raises ValueError. what: name of the line in messages.
+    kinds: the expected type of each field.
+    what: name of the line in messages.
+
+    Raises ValueError if a field is missing, unknown or of another type.
     """
     if set(line) != set(kinds):
         raise ValueError(f"{what} has the fields {', '.join(sorted(line))}")
@@ -159,7 +165,7 @@ def _finite(text: str) -> float:
 
 
 def check(content: dict[str, Any]) -> None:
-    """Raise an error of damage_named() for invalid content."""
+    """Raise an error that damage_named() turns into BadFile if the content is invalid."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
     device = content["device"]

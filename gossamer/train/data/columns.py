@@ -186,7 +186,7 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 
 
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
-    """Return the samples with gaps filled and texts one-hot.
+    """Return the samples with gaps filled and texts encoded as one-hot columns.
 
     Each text of a column becomes a separate column, with 1 in the samples that have the text and 0
     in the others. In a sample with a gap, or with a text that no training sample has, all these

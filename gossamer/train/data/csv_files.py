@@ -73,8 +73,8 @@ def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
     """Return a network's inputs from a file, and the rows' labels.
 
-    The inputs are (rows, numbers) float32. If the file has one column more than the network has
-    inputs, the label column is returned as texts. Otherwise the labels are None.
+    The inputs are (rows, numbers) float32. If the file has one column more than the network needs,
+    one column has the labels, which are returned as texts. If not, the labels are None.
 
     numbers: number of inputs of the network.
     label: the column of the labels if there is one, as for read().
@@ -119,7 +119,7 @@ class CsvLayout:
     def of(path: Path, line: int, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
         """Return the layout of a file.
 
-        line: number of the last line of the file's first row.
+        line: number of the last line of the file's first row; a quoted cell may span lines.
         cells: the cells of the first row.
         label: the column of the labels, as for read(); NONE for samples without labels.
         Raises InputError if there is no such column.
@@ -172,7 +172,7 @@ class CsvLayout:
 
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the last line number and the cells of nonempty rows."""
+    """Yield, for each nonempty row, the number of its last line and its cells."""
     with opened_lines(path) as file:
         reader = csv.reader(file, delimiter=delimiter)
         try:

@@ -11,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""Minimum side in pixels at which a square number of features is taken for a picture."""
+"""Minimum side, in pixels, at which samples with a square number of features count as pictures."""
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
                          f"data, such as by {form}")
     if array.dtype.kind in "OUS":
-        # this raises an error for the first text that is not a number; an array of texts that are
-        # numbers is an error below
+        # _numbers() raises an error that names the first text that is not a number; an array of
+        # texts that are all numbers raises the error below
         numbers = _numbers(array, what, names)
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
@@ -169,8 +169,9 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
     """Return row weights times class weights, divided by their mean.
 
     weights: (n,) weights of the rows; None if all are equal.
-    class_weight: a mapping from label to weight, where missing labels have weight 1; or "balanced",
-    which gives each class a weight inversely proportional to its number of rows.
+    class_weight: a mapping from label to weight, where labels that are not in the mapping have
+    weight 1; or "balanced", which gives each class a weight inversely proportional to its number of
+    rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
     Raises InputError if class_weight is something else, has a label that is not in `classes` or a

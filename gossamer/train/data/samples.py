@@ -145,7 +145,7 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return a device's buffer with an array, uploaded once.
+        """Return a device buffer with an array, which is uploaded only once.
 
         name: name of the array in the error's message.
         spec: shape and format of the array in the buffer.
@@ -202,8 +202,7 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     targets as many as the last. Empty if any numbers of columns are accepted.
     classes: labels that may occur; None means the labels in y.
     what: prefix of x and y in messages: "validation " for validation data.
-    task: one of TASKS, which determines whether y holds labels; if None, the dtype of y determines
-    it.
+    task: one of TASKS; None means that the dtype of y determines whether y holds labels.
     sample_weight: (n,) weight of each row, or None.
     Raises InputError that names the wrong row and column, or the wrong label.
     """
@@ -251,7 +250,8 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         isinstance(value, str) for value in y.flat))
     if task == "regression":
         if are_texts:
-            raise ArrayError(f"{what}y holds strings: expected numbers, as the task is regression")
+            raise ArrayError(f"{what}y holds strings: expected numbers, because the task is "
+                             "regression")
         return False
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (
             task is not None or outputs is None or (y.sum(axis=1) != 1).any()):
@@ -266,7 +266,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
                 row = int(np.argmax(are_wrong))
                 raise ArrayError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
                                  "expected whole numbers or strings as labels, neither NaN nor "
-                                 "infinite, as the task is classification")
+                                 "infinite, because the task is classification")
         return True
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1:
         return outputs is not None and y.shape[1] != outputs
@@ -279,8 +279,8 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
 
     pair: x and y of the samples.
     data: the training data.
-    Raises InputError if x or y is wrong, or if only one of y and the y of the training data holds
-    labels.
+    Raises InputError if x or y is wrong, or if one of the two sets has labels and the other has
+    regression targets.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
@@ -322,7 +322,7 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     """Return the class of each output.
 
     If all labels are integers from 0 to `outputs` - 1, the classes are all these integers, even
-    those that do not occur. Otherwise the classes are the sorted labels that occur.
+    those that do not occur. In all other cases, the classes are the sorted labels that occur.
 
     outputs: number of outputs; None if the labels determine it.
     Raises InputError if there are not `outputs` classes, or there is only one.

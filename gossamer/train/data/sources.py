@@ -112,7 +112,7 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
         names = {file.name for file in candidates}
         candidates = [file for file in candidates if file.name.removesuffix(".gz") not in names
                       or file.suffix != ".gz"]
-        # "train" is searched for first, since names such as "train-latest" also contain "test"
+        # search for "train" first, because names such as "train-latest" also contain "test"
         training = [entry for entry in candidates if _TRAIN in entry.name.lower()]
         test = [entry for entry in candidates if entry not in training
                 and any(word in entry.name.lower() for word in _TEST)]

@@ -97,7 +97,7 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
     """Warn if OpenCL on a CPU trains much slower than NumPy.
 
-    On OpenCL CPU devices, all algorithms except exact blocking are much slower than NumPy
+    On OpenCL CPU devices, all algorithms except Blocked are much slower than NumPy
     (docs/notes/training.md).
     """
     device = choice.device
@@ -112,9 +112,10 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Return the choices sorted by expected speed, fastest first.
 
-    Exact blocking is first if a single launch trains an epoch, because it has the least work that
-    is sequential over the samples (docs/notes/training.md). The other algorithms keep the op's
-    order, which is by what one launch trains: an epoch, a block of samples, or a step.
+    Blocked is first if a single launch trains an epoch, because it has the least work that is
+    sequential over the samples (docs/notes/training.md). The other algorithms stay in the op's
+    order: those that train an epoch in one launch come first, then those that train a block of
+    samples, and then those that train a step.
     """
     def is_later(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
@@ -184,7 +185,8 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
     """Return the smaller problem that is measured instead of an epoch.
 
-    The number of samples is at most that of the epoch, but at least _LEAST_MEASURED.
+    It has at most as many samples as the epoch, but never fewer than _LEAST_MEASURED, rounded down
+    to whole batches.
     """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))

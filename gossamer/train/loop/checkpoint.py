@@ -152,7 +152,7 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
 def _checked(path: Path) -> Iterator[None]:
     """Turn errors of wrong content into an InputError.
 
-    Content can be wrong although its hash is right if gossamer did not write the file.
+    If gossamer did not write the file, the content may be wrong even if the hash is right.
     """
     try:
         yield

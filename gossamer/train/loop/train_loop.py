@@ -21,8 +21,9 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""Number of samples at the start of training, called first samples, with whose mean loss later
-losses are compared. If a batch is larger, the first samples are those of the first batch."""
+"""Number of samples at the start of training, called the first samples. Later losses are compared
+with the mean loss of the first samples. If a batch is larger, these are the samples of the first
+batch."""
 _GROWTH = 1e6
 """Training has diverged if an epoch's mean loss exceeds this factor times the larger of two losses:
 the mean loss of the first samples, and the loss of an untrained network."""
@@ -123,7 +124,7 @@ class TrainLoop:
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Record each state's validation result, or its loss without one."""
+        """Record each state's validation result or, without validation data, its loss."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -269,8 +270,8 @@ class TrainLoop:
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
     """Return the sample at which training diverged, or None.
 
-    This is the first sample whose loss is not finite or, if all losses are finite but their mean
-    exceeds the bound, the first sample whose loss is above the bound.
+    This is the first sample whose loss is not finite. If all losses are finite but their mean
+    exceeds the bound, it is the first sample whose loss is above the bound.
     """
     bad = ~np.isfinite(losses)
     if not bad.any():

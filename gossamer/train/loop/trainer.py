@@ -56,7 +56,7 @@ class Trainer:
 
     @property
     def _mean_bytes(self) -> int:
-        """Aligned bytes of the mean losses of one part."""
+        """Bytes of the mean losses of one part, rounded up to the alignment."""
         return _aligned(self._parts[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
@@ -98,9 +98,9 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Count the epoch that run() trained as complete.
+        """Mark the epoch that run() trained as complete.
 
-        Before this call, parameters() returns the parameters from before that epoch.
+        Until this call, parameters() returns the parameters from before the epoch.
         """
         self.accepted = self.begun
 
@@ -149,7 +149,7 @@ class Trainer:
         return stored
 
     def _part_slices(self) -> list[tuple[slice, slice]]:
-        """Return each part's slices of memory (elements) and samples."""
+        """Return each part's slice of a buffer's elements, and its slice of the samples."""
         slices, start, column = [], 0, 0
         for part in self._parts:
             spec = part.problem.inputs[2]
@@ -181,7 +181,7 @@ class _Part:
                       if algorithm.supports(self.mean, device) is None)
         self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
             reduce.variants(self.mean, device))), device)
-        # a graph that has only one kernel saves no time
+        # a graph of a single kernel saves no time
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
         self._runs = 0
