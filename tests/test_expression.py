@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
-from gossamer.model.compose import Composer
+from gossamer.expression import FUNCTIONS, Composer, Expression, ExpressionStep, apply
 from tests.model.test_facts import CONSTANTS
 
 SCALAR: dict[str, Callable[..., float]] = {

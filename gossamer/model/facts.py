@@ -10,8 +10,7 @@ import numpy as np
 
 from gossamer.facts import REAL, ValueFacts, are_scaled_signs, of_array
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.elementwise import dtype_facts
-from gossamer.model.opset.expression_facts import may_be_nan
+from gossamer.model.opset.elementwise import dtype_facts, may_be_nan
 from gossamer.model.opset.registry import OPSET
 
 _LARGEST_SUM = 2.0**127

@@ -26,7 +26,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.expression_facts import expression_facts, may_be_nan
+from gossamer.model.opset.elementwise import expression_facts, may_be_nan
 from gossamer.model.opset.products import weighted_sums
 from tests.model.graph_builder import Builder
 from tests.test_facts import facts, grids, ranges, values

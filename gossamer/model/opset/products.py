@@ -30,7 +30,7 @@ from gossamer.model.opset.definition import (
     never,
     not_evaluated,
 )
-from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.elementwise import expression_facts
 from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.windows import extent, image_shape, window
 

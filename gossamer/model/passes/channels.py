@@ -17,7 +17,7 @@ import numpy as np
 
 from gossamer.facts import are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_RATIO = 2

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS, Expression
-from gossamer.model.compose import Composer
+from gossamer.expression import DISCONTINUOUS, Composer, Expression
 from gossamer.model.graph import Graph, Node, add_constant, names_of
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 from gossamer.model.passes.pixels import reduces_image
 

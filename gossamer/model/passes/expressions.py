@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.expression import Expression
+from gossamer.expression import Composer, Expression
 from gossamer.facts import REAL
-from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.infer.resolve import ShapesByBatch
+from gossamer.model.opset.elementwise import expression_facts
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:

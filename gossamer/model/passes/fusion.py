@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.expression import apply
+from gossamer.expression import Composer, Value, apply
 from gossamer.facts import are_scaled_signs
-from gossamer.model.compose import Composer, Value
 from gossamer.model.graph import Graph, Node, add_constant, names_of
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.opset.normalisation import AFFINE, affine_constants, batch_norm_constants
 from gossamer.model.opset.registry import OPSET
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.errors import ModelError
-from gossamer.expression import DISCONTINUOUS, identity
-from gossamer.model.compose import Composer
+from gossamer.expression import DISCONTINUOUS, Composer, identity
 from gossamer.model.graph import Graph, Node
-from gossamer.model.infer.resolve import live_nodes, visit
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
+from gossamer.model.infer.resolve import ShapesByBatch, live_nodes, shapes_by_batch, visit
 from gossamer.model.opset.definition import InferenceState
 from gossamer.model.passes.channels import (
     choose_channels_by_weights,

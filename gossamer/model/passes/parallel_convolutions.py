@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.expression import Composer, Expression, ExpressionStep, apply, identity
 from gossamer.facts import are_scaled_signs
-from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.passes.fusion import MOST_STEPS, feeds_sign, output_rows, readers
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.opset.definition import Shape
 from gossamer.model.passes.fusion import readers
 

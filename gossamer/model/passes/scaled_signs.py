@@ -12,7 +12,7 @@ import numpy as np
 from gossamer.expression import DISCONTINUOUS, apply
 from gossamer.facts import REAL, are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
-from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.elementwise import expression_facts
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18

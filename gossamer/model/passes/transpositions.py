@@ -15,8 +15,7 @@ import numpy as np
 
 from gossamer.expression import identity
 from gossamer.model.graph import Graph, Node, names_of, new_name
-from gossamer.model.infer.resolve import live_nodes
-from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.infer.resolve import ShapesByBatch, live_nodes
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.model.passes.fusion import readers

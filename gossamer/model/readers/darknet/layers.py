@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.expression import apply
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value, apply
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import ModelError
+from gossamer.expression import Value
 from gossamer.io.limits import whole
 from gossamer.model.builder import GraphBuilder, NodeNames
-from gossamer.model.compose import Value
 from gossamer.model.metadata import DetectionHead
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content

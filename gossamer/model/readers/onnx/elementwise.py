@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto
 
-from gossamer.expression import apply
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value, apply
 from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.value_types import TYPES
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value
 from gossamer.model.readers.onnx.node import RANGES, Centred, OnnxNode, Scaled
 
 

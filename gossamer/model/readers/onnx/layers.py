@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import quoted
-from gossamer.expression import apply, identity
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value, apply, identity
 from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 

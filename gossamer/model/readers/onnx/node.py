@@ -20,10 +20,9 @@ import onnx
 from onnx import AttributeProto
 
 from gossamer.errors import ModelError, UnsupportedError, quoted
-from gossamer.expression import Expression
+from gossamer.expression import Expression, Value
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
-from gossamer.model.compose import Value
 from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value
 from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto
 
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, FLOAT8_ATTRIBUTES
 from gossamer.model.readers.onnx.integers import (
     are_same,

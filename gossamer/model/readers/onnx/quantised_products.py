@@ -15,8 +15,7 @@ from functools import partial
 import numpy as np
 
 from gossamer.errors import UnsupportedError, quoted
-from gossamer.expression import identity
-from gossamer.model.compose import Composer, Value
+from gossamer.expression import Composer, Value, identity
 from gossamer.model.readers.onnx.integers import (
     centre,
     constant,
