@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.expression import apply
 from gossamer.facts import are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.resolve import ShapesByBatch
@@ -211,23 +213,28 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
     return result
 
 
-def move_above_concatenations(graph: Graph) -> None:
-    """Move element-wise nodes that read a concatenation before the concatenation.
+def move_above_concatenations(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Move element-wise nodes and batch norms that read a concatenation before the concatenation.
 
     An example of such a node is a rounding to integers. The node is copied to each input of the
     concatenation, so that the layers that compute the inputs can compute the copies in their
-    epilogues. No other node may read the concatenation or its inputs.
+    epilogues or weights. No other node may read the concatenation or its inputs. Returns whether
+    the graph was changed.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()
     before: dict[int, list[Node]] = {}
     for join in [node for node in graph.nodes if node.op == "concat"]:
-        while (node := _follower(join, users, makers)) is not None:
+        channels = _joined_channels(join, shapes)
+        while (node := _follower(graph, join, users, makers, channels)) is not None:
             parts = []
-            for part in join.inputs:
+            for index, part in enumerate(join.inputs):
                 name = new_name(names, f"{part}.{node.outputs[0]}")
-                moved = Node("elementwise", name, [part], [name], dict(node.attributes),
+                constants = [add_constant(graph, names, f"{name}.{constant}",
+                                          graph.constants[constant][channels[index]])
+                             for constant in node.inputs[1:] if channels]
+                moved = Node(node.op, name, [part, *constants], [name], dict(node.attributes),
                              node.source)
                 before.setdefault(id(join), []).append(moved)
                 makers[name], users[part], users[name] = moved, [moved], [join]
@@ -237,19 +244,155 @@ def move_above_concatenations(graph: Graph) -> None:
             makers[join.outputs[0]] = join
     graph.nodes = [one for node in graph.nodes if id(node) not in gone
                    for one in (*before.get(id(node), ()), node)]
+    return bool(gone)
 
 
-def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
-    """Return the element-wise node that is the only reader of a concatenation, else None.
+def _follower(graph: Graph, join: Node, users: dict[str, list[Node]], makers: dict[str, Node],
+              channels: Sequence[slice] | None) -> Node | None:
+    """Return the element-wise node or batch norm that alone reads a concatenation, else None.
 
-    The node must read no other value. Each input of the concatenation must come from an op in
-    _COMPUTING and must have no other reader.
+    The node must read no other run-time value. Each input of the concatenation must come from an op
+    in _COMPUTING, or be a moved batch norm, and must have no other reader.
+
+    channels: the channels of each input of the concatenation; None if it does not join channels.
     """
     following = users.get(join.outputs[0], [])
-    if len(following) != 1 or following[0].op != "elementwise" or (
-            len(following[0].inputs) != 1 or len(following[0].outputs) != 1):
+    if len(following) != 1 or len(following[0].outputs) != 1:
         return None
+    (node,) = following
+    is_moved = (len(node.inputs) == 1 if node.op == "elementwise" else
+                node.op == "batch_norm" and channels is not None and all(
+                    name in graph.constants and len(graph.constants[name]) == channels[-1].stop
+                    for name in node.inputs[1:]))
     is_own = len(set(join.inputs)) == len(join.inputs) and all(
-        part in makers and makers[part].op in _COMPUTING and len(users[part]) == 1
+        part in makers and makers[part].op in (*_COMPUTING, "batch_norm") and len(users[part]) == 1
         for part in join.inputs)
-    return following[0] if is_own else None
+    return node if is_moved and is_own else None
+
+
+def _joined_channels(join: Node, shapes: ShapesByBatch) -> list[slice] | None:
+    """Return the channels of each input of a concatenation; None if it does not join channels."""
+    known = [shapes.shapes(part) for part in join.inputs]
+    if join.attributes["axis"] not in (1, -3) or not all(
+            each and len(each[0]) == 4 and len({shape[1] for shape in each}) == 1
+            for each in known):
+        return None
+    ends = np.cumsum([each[0][1] for each in known]).tolist()
+    return list(map(slice, [0, *ends], ends))
+
+
+def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
+                              chooses_by_weights: bool) -> bool:
+    """Merge convolutions of one value whose results are concatenated.
+
+    The merged convolution has the output channels of all of them. Neighbouring inputs of a
+    concatenation are merged if their convolutions have the same windows, and if no other node reads
+    them. Returns whether the graph was changed; nodes that no output needs any longer stay in the
+    graph.
+
+    chooses_by_weights: whether 1x1 convolutions of the halves of a split value are merged, too. The
+    merged convolution reads all channels, with zero weights for the channels of the other half.
+    """
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    users, names = readers(graph), names_of(graph)
+    before: dict[int, list[Node]] = {}
+    for join in [node for node in graph.nodes if node.op == "concat"]:
+        if _joined_channels(join, shapes) is None:
+            continue
+        runs: list[list[_Joined]] = []
+        for part in join.inputs:
+            layer = _joined(graph, part, makers, users, shapes, halves=chooses_by_weights)
+            if layer and runs and runs[-1] and layer.is_like(runs[-1][-1]):
+                runs[-1].append(layer)
+            else:
+                runs.append([layer] if layer else [])
+        if all(len(run) < 2 for run in runs):
+            continue
+        left, inputs = list(join.inputs), []
+        for run in runs:
+            parts, left = left[:len(run) or 1], left[len(run) or 1:]
+            if len(run) > 1:
+                output = join.outputs[0] if len(runs) == 1 else new_name(names, f"{parts[0]}.all")
+                before.setdefault(id(join), []).append(_merged(graph, names, run, output))
+                parts = [output]
+            inputs += parts
+        join.inputs = inputs
+    graph.nodes = [one for node in graph.nodes for one in (*before.get(id(node), ()), node)
+                   if one.op != "concat" or one.inputs != one.outputs]
+    return bool(before)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A convolution whose result is concatenated.
+
+    source: the value that the convolution reads, or of which it reads some channels.
+    channels: number of channels of `source`.
+    first: the first channel that the convolution reads.
+    weight: (M, C, R, S); bias: (M,), or None.
+    """
+
+    node: Node
+    source: str
+    channels: int
+    first: int
+    weight: np.ndarray
+    bias: np.ndarray | None
+
+    def is_like(self, other: _Joined) -> bool:
+        """Return whether two convolutions can be merged."""
+        return (self.source == other.source and self.node.attributes == other.node.attributes
+                and self.weight.shape[2:] == other.weight.shape[2:]
+                and (self.bias is None) == (other.bias is None)
+                and are_scaled_signs(self.weight) == are_scaled_signs(other.weight))
+
+    @property
+    def wide_weight(self) -> np.ndarray:
+        """The weights for all channels of `source`."""
+        if self.weight.shape[1] == self.channels:
+            return self.weight
+        wide = np.zeros((len(self.weight), self.channels, *self.weight.shape[2:]), np.float32)
+        wide[:, self.first:self.first + self.weight.shape[1]] = self.weight
+        return wide
+
+
+def _joined(graph: Graph, part: str, makers: dict[str, Node], users: dict[str, list[Node]],
+            shapes: ShapesByBatch, *, halves: bool) -> _Joined | None:
+    """Return the convolution that computes an input of a concatenation, if it can be merged."""
+    node = makers.get(part)
+    if node is None or node.op != "conv2d" or len(users[part]) != 1 or (
+            node.attributes.get("groups", 1) != 1) or any(
+            name not in graph.constants for name in node.inputs[1:]):
+        return None
+    rows = output_rows(graph, node)
+    epilogue = node.attributes["epilogue"]
+    if rows is None or not (epilogue.is_identity if len(node.inputs) == 2 else
+                            len(node.inputs) == 3 and epilogue == apply("add")):
+        return None
+    bias = graph.constants[node.inputs[2]] if len(node.inputs) > 2 else None
+    if bias is not None and (bias.dtype != np.float32 or bias.shape != rows.shape[:1]):
+        return None
+    source = node.inputs[0]
+    split = makers.get(source)
+    if halves and split is not None and split.op == "split" and rows.shape[2:] == (1, 1) and (
+            not are_scaled_signs(rows)):
+        known = shapes.shapes(split.inputs[0])
+        channels = known[0][1] if known and len(known[0]) == 4 else 0
+        found = _parts(split, np.arange(channels), shapes) if channels else None
+        if found is not None and channels <= _LARGEST_RATIO * rows.shape[1]:
+            first = found[split.outputs.index(source)]
+            if len(first) == rows.shape[1]:
+                return _Joined(node, split.inputs[0], channels, int(first[0]), rows, bias)
+    return _Joined(node, source, rows.shape[1], 0, rows, bias)
+
+
+def _merged(graph: Graph, names: set[str], run: Sequence[_Joined], output: str) -> Node:
+    """Return the convolution that computes the results of several, one after another."""
+    first = run[0].node
+    arrays = {"weight": np.concatenate([layer.wide_weight for layer in run])}
+    if run[0].bias is not None:
+        arrays["bias"] = np.concatenate([layer.bias for layer in run if layer.bias is not None])
+    inputs = [add_constant(graph, names, f"{output}.{role}", array)
+              for role, array in arrays.items()]
+    return Node("conv2d", first.name, [run[0].source, *inputs], [output], dict(first.attributes),
+                first.source)

@@ -15,6 +15,7 @@ from gossamer.model.opset.definition import InferenceState
 from gossamer.model.passes.channels import (
     choose_channels_by_weights,
     gather_shuffled_channels,
+    merge_joined_convolutions,
     move_above_concatenations,
     nest_concatenations,
 )
@@ -67,7 +68,10 @@ def optimise(graph: Graph, *, channels_first: bool = False,
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
     _rewrite(nest_concatenations, graph)
-    _rewrite(move_above_concatenations, graph)
+    if (merge_joined_convolutions(graph, shapes, chooses_by_weights=chooses_by_weights)
+            | _rewrite(move_above_concatenations, graph, shapes)):
+        drop_dead(graph)
+        shapes = shapes_by_batch(graph)
     matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph, shapes)
     drop_dead(graph)
@@ -77,6 +81,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     _rewrite(merge_parallel_convolutions, graph, shapes)
     drop_dead(graph)
     fuse_chains(graph, shapes)
+    # a chain of several nodes is one node now
+    _rewrite(move_above_concatenations, graph, shapes)
     _rewrite(drop_straight_through, graph, shapes)
     # drop dead nodes here, because they would count as readers and prevent fusions into epilogues
     drop_dead(graph)

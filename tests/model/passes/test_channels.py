@@ -150,3 +150,90 @@ def test_others_are_left_as_they_are() -> None:
     means = [build.mean(value) for value in (pair, rows, turned)]
     joined(build, *means, output="y")
     assert parts(build) == {pair: [a, b], rows: [a, b, "x"], turned: [b, a, "x"], "y": means}
+
+
+def split(build: Builder, x: str, *sizes: int) -> list[str]:
+    first = build.add("split", [x], axis=1, sizes=sizes)
+    build.graph.nodes[-1].outputs += [f"{first}.{part}" for part in range(1, len(sizes))]
+    return list(build.graph.nodes[-1].outputs)
+
+
+def silu(build: Builder, x: str, output: str) -> str:
+    return build.apply("mul", x, build.apply("sigmoid", x), output=output)
+
+
+def test_convolutions_of_one_value_are_one(build: Builder) -> None:
+    layers = [build.conv("x", out=out, size=3) for out in (2, 1, 3)]
+    build.norm(joined(build, *layers), "y", channels=6)
+    (layer,) = check(build, ["conv2d"])
+    assert layer.outputs == ["y"]
+
+
+def test_neighbouring_convolutions_of_one_value_are_one(build: Builder) -> None:
+    layers = [build.conv("x", size=size) for size in (1, 1, 3)]
+    joined(build, build.pool("x"), *layers, output="y")
+    check(build, ["conv2d", "pool", "conv2d", "concat"])
+
+
+def test_convolutions_of_halves_choose_by_weights(build: Builder) -> None:
+    halves = split(build, build.pool("x"), 2, 2)
+    joined(build, *[build.conv(half, into=2, size=1) for half in halves], output="y")
+    check(build, ["pool", "conv2d"], chooses_by_weights=True)
+    check(build, ["pool", "split", "conv2d", "conv2d", "concat"])
+
+
+@pytest.mark.parametrize("case", ["window", "thirds", "another reader", "groups", "bias"])
+def test_other_convolutions_stay(case: str) -> None:
+    build = Builder(("y", "z") if case == "another reader" else ("y",))
+    sizes = (2, 1, 1) if case == "thirds" else (2, 2)
+    layers = [build.conv(part, into=size, size=3 if case == "window" else 1,
+                         groups=2 if case == "groups" else 1, bias=case != "bias" or not index)
+              for index, (part, size) in enumerate(zip(
+                  split(build, build.pool("x"), *sizes), sizes, strict=True))]
+    if case == "another reader":
+        build.pool(layers[0], output="z")
+    joined(build, *layers, output="y")
+    assert "split" in [node.op for node in check(build, chooses_by_weights=True)]
+
+
+def test_norms_and_activations_move_into_joined_layers(build: Builder) -> None:
+    layers = [build.conv("x", size=size, bias=False) for size in (1, 3)]
+    silu(build, build.norm(joined(build, *layers), channels=8), "y")
+    check(build, ["conv2d", "conv2d", "concat"])
+
+
+def test_norms_of_what_others_read_stay() -> None:
+    build = Builder(("y", "z"))
+    layers = [build.conv("x", size=size) for size in (1, 3)]
+    build.pool(layers[0], output="z")
+    build.norm(joined(build, *layers), "y", channels=8)
+    assert "elementwise" in [node.op for node in check(build)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_joined_branches_keep_their_results(seed: int) -> None:
+    random = np.random.default_rng(seed)
+
+    def drawn(*choices):
+        return choices[random.integers(len(choices))]
+
+    build = Builder(("y", "z"))
+    halves = split(build, build.pool("x"), *drawn((2, 2), (1, 3), (1, 1, 2)))
+    sizes = build.graph.nodes[-1].attributes["sizes"]
+    values, channels = [], []
+    for _ in range(random.integers(2, 6)):
+        source = int(random.integers(-1, len(halves)))
+        into, x = (CHANNELS, "x") if source < 0 else (sizes[source], halves[source])
+        out = drawn(1, 2, 3) if random.random() < 0.8 else 0
+        values.append(build.conv(x, into=into, out=out, size=drawn(1, 1, 3),
+                                 bias=drawn(True, False)) if out else build.pool(x))
+        channels.append(out or into)
+    result = joined(build, *values)
+    if random.random() < 0.7:
+        result = build.norm(result, channels=sum(channels))
+    if random.random() < 0.7:
+        result = drawn(silu, lambda build, x, output: build.apply("relu", x, output=output))(
+            build, result, "after")
+    build.pool(result, output="y")
+    build.pool(drawn(values[0], halves[0], "x"), output="z")
+    check(build, chooses_by_weights=bool(seed % 2))
