@@ -70,8 +70,8 @@ def train(
     epochs: Annotated[int | None, typer.Option(
         min=1, help="Maximum number of epochs (default: 200).")] = None,
     patience: Annotated[int | None, typer.Option(
-        min=1, help="Stop after this many epochs without improvement: of the accuracy with "
-                    "--validation, else of the training loss (default: 10).")] = None,
+        min=1, help="Stop after this many epochs without improvement of the accuracy or, without "
+                    "--validation, of the training loss (default: 10).")] = None,
     keep: Annotated[str | None, typer.Option(
         help="Epoch to keep: best (needs --validation) or last (default: best).")] = None,
     batch: Annotated[int | None, typer.Option(

@@ -166,7 +166,7 @@ class InputFormat:
         return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
-        """Convert an array that a caller passes to the network's float32 input."""
+        """Return the network's float32 input for an array that a caller passes."""
         x = np.asarray(array)
         if self.dtype == BFLOAT16 and x.dtype == np.uint16:
             x = of_bfloat16_bits(x)

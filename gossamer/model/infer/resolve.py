@@ -1,4 +1,4 @@
-"""The shapes of a graph: of all its values at one batch size, and of each at two batch sizes.
+"""Shape inference of a graph at one batch size, or at two.
 
 `resolve` returns the graph of one batch size, with shape arithmetic folded. ShapesByBatch has the
 shapes at two batch sizes: shapes that are equal at both are equal at every batch size.
@@ -82,7 +82,7 @@ def visit(state: InferenceState, node: Node) -> None:
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
-    """Evaluate a new node, and return whether that was possible.
+    """Evaluate a new node if possible, and return whether it was evaluated.
 
     node: the node of the graph, for messages.
     """
@@ -183,8 +183,7 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: by name, the shapes of inputs with dimensions that the file leaves open, without the
-    batch.
+    overrides: shapes, without the batch, of inputs with open dimensions, by the inputs' names.
     Raises InputError for dimensions that stay open and for impossible overrides. Raises ModelError
     for shapes that do not match, and for a batch size at which the file is not shown to run.
     """
@@ -345,7 +344,7 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 def default_batch(graph: Graph) -> int:
-    """Return the batch size for callers that state none.
+    """Return the batch size to use if the caller specifies none.
 
     The result is 1, or the file's batch size if the network does not run at batch size 1.
     """

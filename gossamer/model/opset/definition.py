@@ -114,7 +114,7 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Cast the values that a node joins to one dtype, and return their names.
+        """Cast the operands of a node to a common dtype, and return the names of the results.
 
         Casts may be necessary for booleans: the dtype of inputs and constants is bool, but the
         result of a comparison has the dtype of the compared numbers.
