@@ -48,7 +48,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers with a known total time in every plan.
+    """Layers whose total time is known in every plan.
 
     A group is one layer, or several layers that cannot be timed separately, because a step of at
     least one plan computes them together.
@@ -107,8 +107,8 @@ class Advice:
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences about possible disturbances of the measurement.
-    choice: the layers to prune for the requested speed-up, measured together; None if none was
-    requested.
+    choice: the layers to prune for the requested speed-up, measured together; None if no speed-up
+    was requested.
     """
 
     device: str

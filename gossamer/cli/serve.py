@@ -135,9 +135,9 @@ def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] |
     """Return the dotted names allowed in the header Host; None allows any.
 
     A server on 127.0.0.1 accepts connections only from this machine. The check of the header
-    protects it from DNS rebinding: an attacker resolves the name of a website to 127.0.0.1, so that
-    the website's pages in a local browser can send requests to the server. The header Host of these
-    requests contains the website's name.
+    protects it from DNS rebinding: an attacker lets the name of a website resolve to 127.0.0.1, so
+    that the website's pages in a local browser can send requests to the server. The header Host of
+    these requests contains the website's name.
 
     Raises InputError if a value of --allow-host is not a name.
     """

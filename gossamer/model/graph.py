@@ -79,8 +79,8 @@ class Tail:
 
     model: the bytes of the tail's ONNX model.
     constants: inputs of the model that are the same in every call, by input index.
-    reads: names of the values of the model's other inputs, in order. They are outputs of the graph
-    or inputs of the network.
+    reads: names of the values that the model's other inputs receive, in the order of these inputs.
+    The values are outputs of the graph or inputs of the network.
     inputs, outputs: all inputs and outputs of the network. If one of them is not a numeric tensor,
     its dtype is the name of its type, such as "string" or "sequence".
     """

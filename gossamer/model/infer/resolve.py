@@ -157,7 +157,7 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 
 
 def _computes_the_same(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Return whether a node computes the same at both batch sizes.
+    """Return whether a node performs the same computation at both batch sizes.
 
     twin: the node that makes the same outputs at the other batch size.
     followed: whether the attribute `shape` may differ between the batch sizes, because the outputs

@@ -369,8 +369,8 @@ class OpDef:
     run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether rounding an input may change a sign that is computed from an output.
     False for convolutions and matrix products, whose outputs are sums of many terms, and for ops
-    that compute only with shapes. A batch norm is not folded into weights if only ops with True lie
-    between it and a sign, because rounding the weights could flip the sign.
+    that compute only with shapes. If the field is True for all ops between a batch norm and a sign,
+    the batch norm is not folded into weights: rounding the weights could flip the sign.
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
