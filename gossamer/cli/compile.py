@@ -57,8 +57,8 @@ def compile_(
     effort: Annotated[str, typer.Option(
         help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "normal",
     given_precision: Annotated[str | None, typer.Option(
-        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Giving it also "
-        "converts a float64 network to float32.", show_default="fp32")] = None,
+        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. If the option is "
+        "set, a float64 network is converted to float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
         metavar="[NAME=]X.npy", help="Inputs for measuring the error of the outputs relative to "
         "float64. Repeat the option for each input.")] = None,

@@ -139,8 +139,8 @@ def train(
         min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
         ] = None,
     halving: Annotated[int | None, typer.Option(
-        min=2, help="Successive halving: after each round of a sweep, continue only one in this "
-                    "many settings.")] = None,
+        min=2, help="Successive halving: after each round of a sweep, divide the number of "
+                    "settings by this number, and continue the best.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help=f"Write a row for each network of a sweep "
                                  f"({', '.join(table_files.SUFFIXES)}).")] = None,

@@ -291,7 +291,7 @@ def keeps_images_separate(images: Images, node: Node) -> str | None:
     The images have to lie along axis 0, and the other inputs must not have images.
     """
     if any(name in images.axes for name in node.inputs[1:]):
-        return "reads inputs other than its first from the batch"
+        return "has an input other than its first that depends on the batch"
     axis = images.axes.get(node.inputs[0], 0)
     return f"works across axis {axis}, {BATCH_AXIS}" if axis else None
 

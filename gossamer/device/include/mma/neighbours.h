@@ -5,9 +5,9 @@
 #include "dialect/common.h"
 #include "mma/warp.h"
 
-/* Copies sums of a lane that are adjacent in memory to `values`. tiles: the lane's sums of
- * successive tiles of 8 columns; the columns are ordered so that these sums are adjacent. half: 0
- * for the lane's first row, 1 for its second row. */
+/* Sets `values` to sums of a lane whose results are adjacent in memory. tiles: the lane's sums of
+ * successive tiles of 8 columns; the columns are ordered so that these results are adjacent. half:
+ * 0 for the lane's first row, 1 for its second row. */
 template <int count>
 INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int half)
 {

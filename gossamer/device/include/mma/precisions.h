@@ -19,7 +19,7 @@ INLINE uint4 as_operands(const uint4 &words)
     return rounded_operands(words);
 }
 
-/* Returns packed numbers as operands; the packing has rounded them to TF32. */
+/* Returns packed numbers as operands; floats were rounded to TF32 when they were packed. */
 [[maybe_unused]] INLINE uint4 packed_operands(const uint4 &words)
 {
     return words;

@@ -146,8 +146,8 @@ INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, i
     } while (++part < parts);
 }
 
-/* Arrives at the barrier `read` of the previous slot. lanes: 1 if only wgmma has read the slot: one
- * lane arrives for the warp; 32 if the lanes have read or written the slot: every lane arrives. */
+/* Arrives at the barrier `read` of the previous slot. lanes: number of lanes that arrive: 1 for the
+ * whole warp if only wgmma has read the slot, 32 if the lanes have read or written it. */
 template <int lanes, int slots> INLINE void release_previous(const Ring<slots> &ring)
 {
     if (lanes == 1)
