@@ -145,7 +145,7 @@ class GraphBuilder:
         return results[0]
 
     def output(self, value: str, shape: Sequence[int | None], dtype: str = "float32") -> None:
-        """Make a value an output of the network.
+        """Declare a value as an output of the network.
 
         Parameters
         ----------

@@ -87,7 +87,7 @@ class InputFormat:
     @classmethod
     def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
                       dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
-        """Make the format that normalises photos for a network.
+        """Create the format that normalises photos for a network.
 
         Parameters
         ----------

@@ -57,9 +57,9 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     ------
     InputError
         If a file is absent, if the kind of file or the name of the network is unknown, if there are
-        more files than a model of this kind has, or if `outputs` has a name that no output has.
+        more files than a model of this kind has, or if a name in `outputs` is unknown.
     ModelError
-        If a file cannot be read, or holds a node that gossamer does not compute.
+        If a file cannot be read, or contains a node that gossamer cannot compute.
 
     Warns
     -----

@@ -46,10 +46,10 @@ and 5 at the second follows the batch; a fixed dimension has the same size at bo
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Apply the shape rule of a node's op, which adds nodes to the state.
+    """Apply the shape rule of a node's op.
 
-    An added node with known inputs is replaced by its values. Raises ModelError for a malformed
-    node.
+    The rule adds nodes to the state. An added node whose inputs are known is replaced by its
+    computed outputs. Raises ModelError for a malformed node.
     """
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
@@ -306,7 +306,7 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def _run(state: InferenceState) -> StaticGraph:
-    """Apply the rules of all nodes, and return the nodes that remain as a static graph."""
+    """Apply the shape rules of all nodes, and return the static graph without unused nodes."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:

@@ -23,7 +23,7 @@ from gossamer.model.graph import Graph, Node, StaticGraph, names_of, unused_name
 Shape = tuple[int, ...]
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that rules raise for attributes or inputs that no exporter writes."""
+"""Exceptions that rules raise for malformed attributes or inputs."""
 
 _WORDS = {
     ZeroDivisionError: "it divides by 0", OverflowError: "a number is too large",
@@ -47,8 +47,8 @@ class InferenceState:
     """The state of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
-    the node, makes its attributes concrete, and adds either the node or its replacements to this
-    state.
+    the node, makes its attributes concrete (a negative axis becomes nonnegative, for example), and
+    adds either the node or its replacements to this state.
 
     other_batch: the finished state of the same graph at another batch size, or None. Rules compare
     the two states to find out which sizes depend on the batch.
@@ -56,7 +56,8 @@ class InferenceState:
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
     aliases: for each value that equals an earlier value, the name of the earlier value.
-    most_bytes: limit on the bytes of one value, and on the bytes of all constants that nodes make.
+    most_bytes: limit on the bytes of one value, and on the total bytes of all constants that nodes
+    compute.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
