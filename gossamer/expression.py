@@ -78,7 +78,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return x to the power y.
 
-    A power of integers with y < 0 is rounded towards 0; it is 0 for x = 0.
+    For integers and y < 0, the power is rounded towards 0; it is 0 if x = 0.
     """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)

@@ -43,12 +43,12 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
 AS_IT_IS = "as it is"
 """The key of the unchanged network in mappings of times; the other keys are names of ways."""
 _ROUNDS = 3
-"""Maximum number of choices of layers that are measured to reach a speed-up."""
+"""Maximum number of times that layers are chosen and measured to reach a requested speed-up."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers with a known total time in every plan.
+    """Layers whose total time is known in every plan.
 
     A group is one layer, or several layers that cannot be timed separately, because a step of at
     least one plan computes them together.
@@ -56,7 +56,7 @@ class LayerGroup:
     layers: the names of the layers.
     pruned: the names of the layers that can be pruned.
     weights: the number of weights of the pruned layers.
-    us: microseconds of the layers, by the name of the way or AS_IT_IS; each step is timed alone.
+    us: microseconds of the layers, by the name of the way or AS_IT_IS. Each step is timed alone.
     """
 
     layers: tuple[str, ...]
@@ -66,10 +66,10 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The least sparse unstructured way from which on pruning pays, or None.
+        """The least sparse unstructured way such that it and all sparser ones pay, or None.
 
-        This way and all sparser unstructured ways pay. A way pays if the layers are faster with it
-        than unchanged. Times within SLACK count as equal.
+        A way pays if the layers are faster with it than unchanged. Times within SLACK count as
+        equal. None means that the sparsest way does not pay.
         """
         lowest = None
         for way in reversed([way for way in WAYS
@@ -107,8 +107,8 @@ class Advice:
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences about possible disturbances of the measurement.
-    choice: the layers to prune for the requested speed-up, measured together; None if none was
-    requested.
+    choice: the layers to prune for the requested speed-up, measured together; None if no speed-up
+    was requested.
     """
 
     device: str
@@ -146,8 +146,8 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
     at 1.
     ways: the ways to prune.
     speed_up: the speed-up for which layers are chosen. The network is pruned in the chosen layers
-    and measured; if it is too slow, layers are chosen again with more zeros, for at most three
-    measurements in total.
+    and measured. If it is too slow, layers are chosen again with more zeros; there are at most
+    three measurements.
     keep: names of layers that stay unchanged.
     note: function that is called before each measurement with a one-line description of it.
     Raises InputError if the network has no weights to prune, and the errors of `gossamer.compile`.

@@ -22,7 +22,7 @@ ROUNDS = 5
 _MOST_SAMPLES = 2**21
 """Maximum number of calls that a thread times per round of a closed loop, to limit memory."""
 _SPIN_S = 2e-4
-"""Seconds before a call is due at which a thread stops sleeping and polls the clock.
+"""A thread stops sleeping this many seconds before a call is due, and then polls the clock.
 
 A sleep until the call is due may end too late.
 """

@@ -51,8 +51,7 @@ stream, and PINNED streams arrays in page-locked memory.
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
 """Target microseconds and maximum number of batches of a throughput sample.
 
-In a sample of this length, the start-up time of a stream is a small share: it is 64 ms on the host
-of an H100.
+The start-up time of a stream, 64 ms on the host of an H100, is a small share of such a sample.
 """
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Size in bytes and number of the copies that measure the bandwidth of the bus."""

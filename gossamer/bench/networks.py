@@ -142,8 +142,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     If several plans have the same precision, only one of them is returned.
 
     policy: restrictions of gossamer's choice of algorithms.
-    between_layers: whether inputs and outputs of float16 plans are in _BETWEEN_LAYERS, as in a
-    section of a larger network.
+    between_layers: whether inputs and outputs of float16 plans have the format _BETWEEN_LAYERS, as
+    inside a larger network.
     Raises AbsentError if the algorithm that the policy forces computes no layer.
     """
     only = policy.only

@@ -60,11 +60,10 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The time at the speed of light divided by the measured time.
+        """The lower bound `speed_of_light_us` divided by the measured time.
 
-        None if the time at the speed of light is unknown, or longer than the measured time. The
-        latter happens if the data was in a cache, because the speed of light is computed for the
-        slower memory behind the cache.
+        None if the lower bound is unknown, or longer than the measured time. A measured time can be
+        shorter if the data was in a cache, because the bound assumes the slower memory behind it.
         """
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us

@@ -132,8 +132,8 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
            budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Return a function that returns the tuner for a precision.
 
-    All tuners share one tuning cache. Whatever the effort, the tuners measure every configuration
-    of vendor libraries, so that each peer is measured at its best. With `choice_only`, the tuners
+    All tuners share one tuning cache. By default, they measure every configuration of vendor
+    libraries at any effort, so that each peer is measured at its best. With `choice_only`, they
     measure only the candidates that `compile` measures.
 
     choice_only: whether the plan chosen by gossamer is gossamer's only contender.

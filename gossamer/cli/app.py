@@ -30,8 +30,8 @@ class Verb:
     verbs can be printed without importing their modules.
     function: name of the verb's function; "" means the name of the verb.
     module: name of the function's module in gossamer.cli; "" means the name of the verb.
-    extension: name of a module in another package. If that package is installed, this module is
-    used instead of `module`.
+    extension: name of a module in another package, used instead of `module` if the package is
+    installed.
     verbs: the names of the sub-verbs, each with the name of its function; None if there are none.
     """
 

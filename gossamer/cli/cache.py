@@ -120,7 +120,8 @@ def export_file(
         raise InputError(f"{path}: cannot be read: {error.strerror or error}; set GOSSAMER_CACHE "
                          "to the folder with the measurements") from None
     except BadFile as error:
-        raise InputError(f"{path}: {error}; the next `gossamer compile` sets it aside") from None
+        raise InputError(f"{path}: {error}; the next `gossamer compile` renames it and measures "
+                         "again") from None
     if str(file) == "-":
         raise InputError("export -: cannot write to standard output; expected a file name")
     output_files.check_file("export", file, None)

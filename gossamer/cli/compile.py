@@ -57,8 +57,8 @@ def compile_(
     effort: Annotated[str, typer.Option(
         help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "normal",
     given_precision: Annotated[str | None, typer.Option(
-        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Giving it also "
-        "converts a float64 network to float32.", show_default="fp32")] = None,
+        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. If the option is "
+        "set, a float64 network is converted to float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
         metavar="[NAME=]X.npy", help="Inputs for measuring the error of the outputs relative to "
         "float64. Repeat the option for each input.")] = None,
@@ -201,8 +201,8 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Make Ctrl-C stop only the measurements during a `with` block, not the program.
 
-    After Ctrl-C, the plan is created from the measurements so far. A second Ctrl-C, SIGTERM, or any
-    interrupt while stderr is not a terminal ends the program with a message that says where the
+    After Ctrl-C, the plan is created from the measurements so far. SIGTERM and a second Ctrl-C end
+    the program, as does the first Ctrl-C if stderr is not a terminal; a message then says where the
     measurements are stored.
     """
     def stop(number: int, frame: object) -> None:

@@ -171,7 +171,7 @@ def check_preset(preset: str) -> Preprocessing:
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Return the preprocessing to which options such as --mean are then applied.
+    """Return the preprocessing before options such as --mean are applied to it.
 
     has_numbers: whether --scale, --mean or --std is set.
     """

@@ -48,8 +48,8 @@ def serve(
              "requests (default: the name of the file).")],
     device: arguments.DevicesOption = None,
     host: Annotated[str, typer.Option(
-        help="Address to listen on. There is no authentication: use an address other than the "
-             "default only behind an authenticating proxy.")] = "127.0.0.1",
+        help="Address to listen on. There is no authentication: do not change the default unless "
+             "the server is behind an authenticating proxy.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(
         min=0, max=65535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     latency: Annotated[str | None, typer.Option(
@@ -70,8 +70,8 @@ def serve(
                                "at most 16384.")] = "16M",
     allow_host: Annotated[list[str] | None, typer.Option(
         metavar="NAME", help="Allowed Host header, such as the name of a proxy; * allows all. "
-                             "By default a server on 127.0.0.1 allows addresses and names "
-                             "without a dot. May be repeated.")] = None,
+                             "By default a server on 127.0.0.1 allows names without a dot, and "
+                             "all IP addresses. May be repeated.")] = None,
     access_log: Annotated[bool, typer.Option(
         "--access-log", help="Log every request.")] = False,
     log_format: Annotated[str, typer.Option(
@@ -134,10 +134,10 @@ def serve(
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
     """Return the dotted names allowed in the header Host; None allows any.
 
-    The check of the header protects a server that only this machine can reach against DNS
-    rebinding: an attacker's website resolves its own name to this machine's address, so its pages
-    in a local browser can reach the server. The header Host of such requests contains the website's
-    name.
+    A server on 127.0.0.1 accepts connections only from this machine. The check of the header
+    protects it from DNS rebinding: an attacker lets the name of a website resolve to 127.0.0.1, so
+    that the website's pages in a local browser can send requests to the server. The header Host of
+    these requests contains the website's name.
 
     Raises InputError if a value of --allow-host is not a name.
     """
@@ -189,7 +189,7 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Return the files of a network; the server reloads it when they change."""
+    """Return the files of a network; the server reloads the network when a file changes."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]

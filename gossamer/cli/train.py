@@ -70,8 +70,8 @@ def train(
     epochs: Annotated[int | None, typer.Option(
         min=1, help="Maximum number of epochs (default: 200).")] = None,
     patience: Annotated[int | None, typer.Option(
-        min=1, help="Stop after this many epochs without improvement: of the accuracy with "
-                    "--validation, else of the training loss (default: 10).")] = None,
+        min=1, help="Stop after this many epochs without improvement of the accuracy or, without "
+                    "--validation, of the training loss (default: 10).")] = None,
     keep: Annotated[str | None, typer.Option(
         help="Epoch to keep: best (needs --validation) or last (default: best).")] = None,
     batch: Annotated[int | None, typer.Option(
@@ -139,8 +139,8 @@ def train(
         min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
         ] = None,
     halving: Annotated[int | None, typer.Option(
-        min=2, help="Successive halving: after each round of a sweep, continue only one in this "
-                    "many settings.")] = None,
+        min=2, help="Successive halving: after each round of a sweep, divide the number of "
+                    "settings by this number, and continue the best.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help=f"Write a row for each network of a sweep "
                                  f"({', '.join(table_files.SUFFIXES)}).")] = None,

@@ -67,7 +67,7 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
     """Return the samples of a file or folder, prepared for training.
 
     validation: value of --validation, a file or a fraction of the samples.
-    rules: treatment of cells in a .csv file that are not numbers.
+    rules: treatment of empty cells and text cells of a .csv file.
     label: column of the labels in a .csv file.
     limit: maximum number of samples to read.
     numbers: whether the samples have regression targets instead of labels.
@@ -178,7 +178,7 @@ def check(mlp: MLP, data: TrainingData) -> None:
         terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
                         f"{len(training.y)} samples, and each label becomes a class; use --task "
                         "regression to predict numbers instead")
-    # if samples are sorted by class, the label changes once less than there are classes
+    # the label changes N - 1 times in samples of N classes that are sorted by class
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "

@@ -97,7 +97,7 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def on_processors(self) -> bool:
-        """True if work runs on the host's CPU, shared with other programs."""
+        """True if work runs on the host's CPU, which other programs use, too."""
         return False
 
     @property
@@ -280,7 +280,8 @@ class Device(CoreDevice, OtherLibraries):
     def side_streams(self, stream: Any, count: int) -> list[Any]:
         """Return streams for work that runs in parallel with a stream.
 
-        The work forks from the stream and joins it again; both use `wait`.
+        The caller must call `wait` at the start of the work, so that the new streams wait for
+        `stream`, and at the end, so that `stream` waits for them.
 
         Parameters
         ----------

@@ -138,7 +138,10 @@ class CoreDevice(abc.ABC):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The api, the description and the compute units; equal devices share measurements."""
+        """The api, the description and the compute units.
+
+        Devices of the same kind share measurements.
+        """
         return self.api, self.description, self.limits.compute_units
 
     @property

@@ -39,8 +39,8 @@ class Limits:
         Whether the device supports the instruction wgmma, with which four warps together multiply
         operands from shared memory. Only sm_90 supports it.
     cluster : int
-        Maximum number of work-groups in a cluster, which can access one another's shared memory;
-        1 if the device does not support clusters.
+        Maximum number of work-groups in a cluster; 1 if the device does not support clusters. The
+        work-groups of a cluster can access one another's shared memory.
     float64 : bool
         Whether kernels can compute in double precision.
     """

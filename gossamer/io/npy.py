@@ -1,7 +1,7 @@
 """Arrays in NumPy's format, from .npy and .npz files.
 
-An array is read only if as many bytes follow its header as the header states, so that a file cannot
-make the reader allocate more memory than the array needs. Python objects are never read.
+Before an array is read, the size that its header states is compared with the size of the file, so
+that a wrong header cannot cause a huge allocation. Python objects are never read.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class PictureReader(Protocol):
     """A picklable function that reads a picture as an input array."""
 
     def form(self) -> Form | None:
-        """Return the common shape and dtype of all pictures, or None."""
+        """Return the shape and dtype of every picture; None if shapes may differ."""
 
     def __call__(self, file: str) -> np.ndarray | str:
         """Return the picture, or a reason why the file cannot be read."""

@@ -1,4 +1,4 @@
-"""GraphBuilder: makes a graph layer by layer, with unique names, and checks it."""
+"""GraphBuilder: builds a graph layer by layer, with unique names, and checks it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class NodeNames(TypedDict, total=False):
 
 
 class GraphBuilder:
-    """Make a graph layer by layer.
+    """Build a graph layer by layer.
 
-    Each method that adds a layer returns the name of its result, an input for further layers. The
-    method's arguments are the attributes of the op, which `gossamer.model.opset` describes. Ops
-    without a method here are added by `add`.
+    Each method that adds a layer returns the name of the layer's result, which further layers can
+    read. The keyword arguments are attributes of the op, described in `gossamer.model.opset`. The
+    method `add` adds an op that has no method of its own.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class GraphBuilder:
     Attributes
     ----------
     graph : Graph
-        The unfinished graph; `finish` returns the complete graph, checked.
+        The unfinished graph; `finish` checks and returns it.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class GraphBuilder:
         return results[0]
 
     def output(self, value: str, shape: Sequence[int | None], dtype: str = "float32") -> None:
-        """Make a value an output of the network.
+        """Declare a value as an output of the network.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class GraphBuilder:
         x, weight, bias : str
             Input (N, C, H, W), weight (M, C/groups, R, S) and optional bias (M,).
         strides, dilations : pair of int
-            Strides of the window, and distances between its elements; vertical and horizontal.
+            Strides of the window, and distances between its elements: (vertical, horizontal).
         pads : tuple of 4 int
             Zero padding: top, left, bottom, right.
         groups : int
@@ -197,8 +197,8 @@ class GraphBuilder:
         a, b, bias : str
             The matrices, and an optional bias with one value per column.
         trans_a, trans_b : bool
-            Whether a or b is transposed before the product. A weight b of shape (outputs, inputs)
-            needs `trans_b`.
+            Whether `a` or `b` is transposed before the product. A weight `b` of shape
+            (outputs, inputs) needs `trans_b`.
         epilogue : Expression, optional
             Arithmetic on the result, as for `conv2d`.
         **names
@@ -478,7 +478,7 @@ class GraphBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Record the maker of a value. Raises ModelError if the value already has a maker."""
+        """Record what defines a value. Raises ModelError if the value is already defined."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker

@@ -1,4 +1,4 @@
-"""Derives the value facts of a static graph (derive), and which values may be NaN (stating_nan)."""
+"""Value facts of a static graph (derive), and which of its values may be NaN (stating_nan)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Return whether a product may be computed on packed bits, which turn NaN into a sign."""
+    """Return whether a product may be computed on packed bits, where NaN becomes a sign."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 

@@ -79,8 +79,8 @@ class Tail:
 
     model: the bytes of the tail's ONNX model.
     constants: inputs of the model that are the same in every call, by input index.
-    reads: names of the values of the model's other inputs, in order. They are outputs of the graph
-    or inputs of the network.
+    reads: names of the values that the model's other inputs receive, in the order of these inputs.
+    The values are outputs of the graph or inputs of the network.
     inputs, outputs: all inputs and outputs of the network. If one of them is not a numeric tensor,
     its dtype is the name of its type, such as "string" or "sequence".
     """
@@ -101,9 +101,9 @@ class Graph:
     fixed_batch: the only batch size for which the file was written, or None. The inputs' first
     dimensions are None even with a fixed batch, and resolve() rewrites the shapes that contain this
     batch size.
-    tail: the end of the network that ONNX Runtime computes; None if the nodes make all outputs of
-    the network. With a tail, the graph's outputs are the network outputs that nodes make and the
-    values that the tail reads.
+    tail: the end of the network, which ONNX Runtime computes; None if the nodes compute all outputs
+    of the network. With a tail, `outputs` contains the network outputs that nodes compute, and the
+    values that the tail reads from nodes.
     """
 
     name: str

@@ -87,7 +87,7 @@ class InputFormat:
     @classmethod
     def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
                       dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
-        """Make the format that normalises photos for a network.
+        """Create the format that normalises photos for a network.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class InputFormat:
         return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
-        """Convert an array that a caller passes to the network's float32 input."""
+        """Return the network's float32 input for an array that a caller passes."""
         x = np.asarray(array)
         if self.dtype == BFLOAT16 and x.dtype == np.uint16:
             x = of_bfloat16_bits(x)

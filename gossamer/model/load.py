@@ -34,19 +34,19 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
         - the name of a network of the zoo;
         - an ONNX model in memory: its bytes, a binary file that is open for reading, or the model
           as onnx.load returns it;
-        - a Graph, which is returned with the outputs that `outputs` names.
+        - a Graph: the result is this graph with only the outputs named by `outputs`.
     *more_files : str or Path
-        Further files of the model, such as its weights. By default, they are looked up in the
-        folder of the first file, under its name with another suffix.
+        Further files of the model, such as its weights. By default, files with the name of the
+        first file and another suffix, in the same folder.
     weights : str or Path, optional
         The weights file of a Darknet network; it may also be passed in `more_files`.
     outputs : sequence of str, optional
         Names of the outputs to compute, in this order; by default all outputs. Nodes that only
         other outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The precision that `compile` will be given. With a precision, float64 in an ONNX file
-        becomes float32, with a warning. Without a precision, float64 is computed on the host by
-        ONNX Runtime, if it is installed.
+        The precision that will be passed to `compile`. With a precision, float64 in an ONNX file
+        becomes float32, with a warning. Without a precision, ONNX Runtime computes float64 on the
+        host, if it is installed.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     ------
     InputError
         If a file is absent, if the kind of file or the name of the network is unknown, if there are
-        more files than a model of this kind has, or if `outputs` has a name that no output has.
+        more files than a model of this kind has, or if a name in `outputs` is unknown.
     ModelError
-        If a file cannot be read, or holds a node that gossamer does not compute.
+        If a file cannot be read, or contains a node that gossamer cannot compute.
 
     Warns
     -----
@@ -159,9 +159,10 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model: the file `weights`.
+    """Return the list of a model's further files, which contains only `weights`.
 
-    Raises InputError if the model has no weights file, or if its further files are already given.
+    files: the further files that the caller has passed.
+    Raises InputError if the model has no weights file, or if `files` is not empty.
     """
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:

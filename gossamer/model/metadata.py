@@ -57,7 +57,7 @@ class DetectorMetadata:
     nms: maximum overlap (intersection over union) of two boxes of a class; if they overlap more,
     the box with the lower score is dropped.
     nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
-    the distance of the two centres, and c the diagonal of the smallest box round both boxes.
+    the distance of the two centres, and c the diagonal of the smallest box around both boxes.
     """
 
     heads: tuple[DetectionHead, ...]
@@ -141,8 +141,8 @@ class ModelMetadata:
     classes: the names of the classes: one name for each column of the first output or, in a
     detector, one name for each kind of object that it finds.
     independent_scores: whether the first output holds, for each class, a score that does not depend
-    on the other classes. Otherwise the first output holds probabilities or logits, which softmax
-    turns into probabilities.
+    on the other classes. Otherwise it holds probabilities, or logits whose softmax is the
+    probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of all pixels of the pictures that the network was trained on.

@@ -47,12 +47,15 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 
 def _one(node: Node, op: str, *more: str, **attributes: Any) -> list[onnx.NodeProto]:
-    """Return the ONNX node that computes a node. more: further inputs."""
+    """Translate a node to a single ONNX node.
+
+    more: inputs that follow the node's own inputs.
+    """
     return [helper.make_node(op, [*node.inputs, *more], node.outputs, **attributes)]
 
 
 def _renamed(op: str, **attributes: str) -> _Rule:
-    """Return the rule of an op that differs from an ONNX operator only in the names it uses.
+    """Return the rule of an op that equals an ONNX operator except for names.
 
     op: name of the ONNX operator.
     attributes: for each attribute of the operator, the attribute's name in the graph.

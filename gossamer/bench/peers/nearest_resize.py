@@ -12,7 +12,7 @@ from gossamer.tensor import default_spec
 def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the input row of each output row, and the input column of each output column.
 
-    None for a resize that interpolates, or has an input that is not an image.
+    Returns None for a resize that interpolates, or whose input is not an image.
     """
     a, shape = node.attributes, static.shapes[node.inputs[0]]
     if a["mode"] != "nearest" or len(shape) != 4:
@@ -25,7 +25,7 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 def repetitions(positions: np.ndarray, size: int) -> int | None:
     """Return how many times each of `size` input pixels is repeated.
 
-    None if the output does not contain the pixels in order, each repeated equally often.
+    Returns None unless the output contains the pixels in order, each repeated equally often.
     """
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

@@ -55,9 +55,9 @@ class CudaGraph:
 class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies to changeable targets.
 
-    The targets are set in the instantiated graph, so that new targets do not affect replays that
-    were launched before. The driver does not allow a target to change between memory of a pool and
-    other memory; in that case the graph is instantiated again.
+    New targets are set in the instantiated graph; replays that were launched before keep their
+    targets. The driver rejects a change from memory of a pool to other memory, or back; the graph
+    is then instantiated again.
 
     steps: CUDA graph of the recorded work; the caller may destroy it after the construction.
     copies: pairs (buffer that the work writes, number of bytes to copy).

@@ -1,4 +1,4 @@
-"""Calls of generated code, whose tasks several threads share."""
+"""Calls of generated code by several threads, which share the tasks of each call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ functions that read and set this register."""
 
 
 class Jobs:
-    """Jobs that run one after another; the tasks of each are shared by several threads.
+    """Jobs that run one after another; several threads share the tasks of each job.
 
     threads: maximum number of threads, including the calling thread.
     """

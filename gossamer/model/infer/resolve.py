@@ -1,4 +1,4 @@
-"""The shapes of a graph: of all its values at one batch size, and of each at two batch sizes.
+"""Shape inference of a graph at one batch size, or at two.
 
 `resolve` returns the graph of one batch size, with shape arithmetic folded. ShapesByBatch has the
 shapes at two batch sizes: shapes that are equal at both are equal at every batch size.
@@ -46,10 +46,10 @@ and 5 at the second follows the batch; a fixed dimension has the same size at bo
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Apply the shape rule of a node's op, which adds nodes to the state.
+    """Apply the shape rule of a node's op.
 
-    An added node with known inputs is replaced by its values. Raises ModelError for a malformed
-    node.
+    The rule adds nodes to the state. An added node whose inputs are known is replaced by its
+    computed outputs. Raises ModelError for a malformed node.
     """
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
@@ -82,7 +82,7 @@ def visit(state: InferenceState, node: Node) -> None:
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
-    """Evaluate a new node, and return whether that was possible.
+    """Evaluate a new node if possible, and return whether it was evaluated.
 
     node: the node of the graph, for messages.
     """
@@ -157,7 +157,7 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 
 
 def _computes_the_same(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Return whether a node computes the same at both batch sizes.
+    """Return whether a node performs the same computation at both batch sizes.
 
     twin: the node that makes the same outputs at the other batch size.
     followed: whether the attribute `shape` may differ between the batch sizes, because the outputs
@@ -183,8 +183,7 @@ def resolve(graph: Graph, batch: int,
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: by name, the shapes of inputs with dimensions that the file leaves open, without the
-    batch.
+    overrides: shapes, without the batch, of inputs with open dimensions, by the inputs' names.
     Raises InputError for dimensions that stay open and for impossible overrides. Raises ModelError
     for shapes that do not match, and for a batch size at which the file is not shown to run.
     """
@@ -307,7 +306,7 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def _run(state: InferenceState) -> StaticGraph:
-    """Apply the rules of all nodes, and return the nodes that remain as a static graph."""
+    """Apply the shape rules of all nodes, and return the static graph without unused nodes."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
@@ -345,7 +344,7 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 def default_batch(graph: Graph) -> int:
-    """Return the batch size for callers that state none.
+    """Return the batch size to use if the caller specifies none.
 
     The result is 1, or the file's batch size if the network does not run at batch size 1.
     """

@@ -23,7 +23,7 @@ from gossamer.model.graph import Graph, Node, StaticGraph, names_of, unused_name
 Shape = tuple[int, ...]
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that rules raise for attributes or inputs that no exporter writes."""
+"""Exceptions that rules raise for malformed attributes or inputs."""
 
 _WORDS = {
     ZeroDivisionError: "it divides by 0", OverflowError: "a number is too large",
@@ -47,8 +47,8 @@ class InferenceState:
     """The state of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
-    the node, makes its attributes concrete, and adds either the node or its replacements to this
-    state.
+    the node, makes its attributes concrete (a negative axis becomes nonnegative, for example), and
+    adds either the node or its replacements to this state.
 
     other_batch: the finished state of the same graph at another batch size, or None. Rules compare
     the two states to find out which sizes depend on the batch.
@@ -56,7 +56,8 @@ class InferenceState:
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
     aliases: for each value that equals an earlier value, the name of the earlier value.
-    most_bytes: limit on the bytes of one value, and on the bytes of all constants that nodes make.
+    most_bytes: limit on the bytes of one value, and on the total bytes of all constants that nodes
+    compute.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -114,7 +115,7 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Cast the values that a node joins to one dtype, and return their names.
+        """Cast the operands of a node to a common dtype, and return the names of the results.
 
         Casts may be necessary for booleans: the dtype of inputs and constants is bool, but the
         result of a comparison has the dtype of the compared numbers.
@@ -291,7 +292,7 @@ def keeps_images_separate(images: Images, node: Node) -> str | None:
     The images have to lie along axis 0, and the other inputs must not have images.
     """
     if any(name in images.axes for name in node.inputs[1:]):
-        return "reads inputs other than its first from the batch"
+        return "has an input other than its first that depends on the batch"
     axis = images.axes.get(node.inputs[0], 0)
     return f"works across axis {axis}, {BATCH_AXIS}" if axis else None
 
@@ -369,8 +370,8 @@ class OpDef:
     run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether rounding an input may change a sign that is computed from an output.
     False for convolutions and matrix products, whose outputs are sums of many terms, and for ops
-    that compute only with shapes. A batch norm is not folded into weights if only ops with True lie
-    between it and a sign, because rounding the weights could flip the sign.
+    that compute only with shapes. If the field is True for all ops between a batch norm and a sign,
+    the batch norm is not folded into weights: rounding the weights could flip the sign.
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.

@@ -1,12 +1,13 @@
-/* Results of a lane that lie side by side in memory: from sums, by the epilogue, to memory. */
+/* Epilogue and stores of a lane's results that are adjacent in memory. */
 
 #pragma once
 
 #include "dialect/common.h"
 #include "mma/warp.h"
 
-/* Takes neighbours from a lane's sums. tiles: the sums of successive tiles of 8 columns, whose order
- * makes the lane's columns neighbours. half: 0 for the lane's first row, 1 for the second. */
+/* Sets `values` to sums of a lane whose results are adjacent in memory. tiles: the lane's sums of
+ * successive tiles of 8 columns; the columns are ordered so that these results are adjacent. half:
+ * 0 for the lane's first row, 1 for its second row. */
 template <int count>
 INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int half)
 {
@@ -14,8 +15,8 @@ INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int
         values[v] = tiles[v / 2][half * 2 + v % 2];
 }
 
-/* Rewrites values four at a time, as EPILOGUE4 takes them. rewrite: function of a float4 and of the
- * index of its first value. */
+/* Applies `rewrite` to four values at a time, the width of EPILOGUE4. rewrite: function that
+ * changes a float4 in place; its second argument is the index of the first of the four values. */
 template <int count, class Rewrite> INLINE void in_fours(float (&values)[count], Rewrite rewrite)
 {
     UNROLL for (int v = 0; v < count; v += 4) {
@@ -28,8 +29,8 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
     }
 }
 
-/* Stores 8, 4, 2 or 1 values as 16-bit floats, or 4, 2 or 1 as floats, at a multiple of their bytes.
- */
+/* Stores `count` values: 8, 4, 2 or 1 as 16-bit floats, or 4, 2 or 1 as floats. The address must be
+ * a multiple of the number of bytes stored. */
 template <class Real, int count> INLINE void store_neighbours(Real *to, const float (&values)[count])
 {
     auto four = [&](int v) {

@@ -13,13 +13,13 @@
 typedef uint4 Pixels;
 typedef uint4 Weights;
 
-/* Returns numbers of any precision as operands. */
+/* Converts loaded numbers to operands: floats are rounded to TF32. */
 INLINE uint4 as_operands(const uint4 &words)
 {
     return rounded_operands(words);
 }
 
-/* Returns as operands numbers that were rounded when they were packed. */
+/* Returns packed numbers as operands; floats were rounded to TF32 when they were packed. */
 [[maybe_unused]] INLINE uint4 packed_operands(const uint4 &words)
 {
     return words;
@@ -31,8 +31,8 @@ INLINE uint4 as_operands(const uint4 &words)
     mma_sync(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
 #else
-/* Numbers, each as the sum of two numbers: `upper` is the number rounded to 11 significant bits, as
- * TF32 represents it, and `lower` is the remainder. */
+/* Numbers, each as a sum of two: `upper` is the number rounded to the 11 significant bits of TF32,
+ * and `lower` is the remainder. */
 struct Operands {
     uint4 upper, lower;
 };
@@ -61,9 +61,9 @@ INLINE Operands as_operands(const uint4 &words)
     return as_operands(words);
 }
 
-/* Adds three of the four products of upper and lower numbers; the product of the two lower numbers
+/* Adds three of the four products of upper and lower numbers. The product of the two lower numbers
  * is left out, because it is below 2^-22 of the whole product. Tensor cores truncate their sums, so
- * ordinary additions add the sums of a step to the earlier sums. */
+ * they sum only the products of this step, and ordinary additions add the result to `sum`. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {

@@ -1,25 +1,27 @@
-/* Rings of slots in shared memory, which producer warps fill and consumer warps read (sm_90). Only
- * this file counts the phases of barriers.
+/* Rings of slots in shared memory, which producer warps fill and consumer warps read (sm_90). The
+ * functions count the phases of the barriers; their callers need not.
  *
  * A slot has two barriers. A phase of `filled` ends when the slot has been filled, and a phase of
- * `read` when the slot has been read. Each warp goes through the slots in turn, by its own Ring:
+ * `read` when the slot has been read. Each warp has its own Ring, and calls for each slot in turn:
  *
  *   a producer   producer_acquire, copies that arrive at filled_barrier, advance
- *   a consumer   consumer_wait, products, advance, and release_previous once the products that
- *                were started before the last ones have ended
+ *   a consumer   consumer_wait, products that read the slot, advance; and release_previous as soon
+ *                as the products that read the previous slot have ended
  *
- * Where barriers of the work-group say that a slot was read, only the barriers `filled` are used.
- * Slots for data that stay are KeptSlots. The same functions take them, so that a kernel has the
- * same code for a Ring and for KeptSlots: nobody releases them, and nobody waits for it. */
+ * If barriers of the work-group order the reads of a slot before its next fill, only the barriers
+ * `filled` are used.
+ *
+ * KeptSlots are slots that are filled once and never released. The same functions accept a Ring and
+ * KeptSlots, so that a kernel has the same code for both. */
 
 #pragma once
 
 #include "dialect/common.h"
 #include "ptx/mbarrier.h"
 
-/* filled, read: the barriers of the first slot, which those of the other slots follow. slot: the
- * slot that is filled or read next. round: how often all slots have been used before. last: the
- * barrier `read` of the slot before. */
+/* filled, read: the barriers of the first slot; the barriers of the other slots follow. slot: the
+ * slot that is filled or read next. round: number of times that all slots have been used. last: the
+ * barrier `read` of the previous slot. */
 template <int slots> struct Ring {
     ulong *filled, *read;
     int slot;
@@ -27,15 +29,15 @@ template <int slots> struct Ring {
     ulong *last;
 };
 
-/* Slots that are filled once and read as often as needed. filled: the barrier of the first slot,
- * which those of the other slots follow. slots: their number. slot: the slot that is filled or read
- * next. */
+/* Slots that are filled once and read as often as needed. filled: the barrier of the first slot;
+ * the barriers of the other slots follow. slots: number of slots. slot: the slot that is filled or
+ * read next. */
 struct KeptSlots {
     ulong *filled;
     int slots, slot;
 };
 
-/* Initialises a barrier that is used once, and expects `bytes` bytes that are copied or stored. */
+/* Initialises a barrier for one phase, which ends when `bytes` bytes have been copied or stored. */
 [[maybe_unused]] INLINE void init_once(ulong *barrier, int bytes)
 {
     mbarrier_init(barrier, 1);
@@ -54,7 +56,7 @@ template <int slots> INLINE Ring<slots> ring_at(ulong *barriers)
     return {barriers, barriers + slots, 0, 0, barriers + slots};
 }
 
-/* Returns a ring of `slots` slots, or, where `slots` is 0, a slot for each of `parts` parts. */
+/* Returns a ring of `slots` slots, or, if `slots` is 0, KeptSlots with one slot for each part. */
 template <int slots> INLINE auto slots_at(ulong *barriers, [[maybe_unused]] int parts)
 {
     if constexpr (slots > 0)
@@ -63,9 +65,9 @@ template <int slots> INLINE auto slots_at(ulong *barriers, [[maybe_unused]] int 
         return KeptSlots{barriers, parts, 0};
 }
 
-/* Initialises the barriers, which one work-item does. fills: the arrivals that fill a slot. reads:
- * the arrivals that release a slot. Then fence_mbarrier_init and a barrier of the work-group are
- * needed. */
+/* Initialises the barriers. One work-item calls this function; fence_mbarrier_init and a barrier of
+ * the work-group must follow. fills: number of arrivals that end a phase of `filled`. reads: number
+ * of arrivals that end a phase of `read`. */
 template <int slots> INLINE void init_ring(const Ring<slots> &ring, int fills, int reads)
 {
     UNROLL for (int slot = 0; slot < slots; slot++) {
@@ -128,9 +130,10 @@ template <int slots> INLINE void advance(Ring<slots> &ring)
     kept.slot++;
 }
 
-/* Copies the parts of a tile, of `bytes` bytes each, to slots in turn, by one work-item. to: the
- * first slot in shared memory. from: the first part. distance: words of 16 bytes from a part to the
- * next. There is at least one part, whose copy does not wait for their number. */
+/* Copies the parts of a tile, of `bytes` bytes each, to successive slots. One work-item calls this
+ * function. to: the first slot in shared memory. from: the first part. distance: words of 16 bytes
+ * from a part to the next. parts: number of parts, at least 1. The loop tests `parts` after a copy,
+ * so that the first copy does not wait until `parts` is known. */
 template <int bytes, class Slots>
 INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, int parts)
 {
@@ -143,8 +146,8 @@ INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, i
     } while (++part < parts);
 }
 
-/* Says that the slot before the next one has been read: once for the whole warp where wgmma alone
- * has read it (lanes is 1), by every lane where lanes have read or written it (lanes is 32). */
+/* Arrives at the barrier `read` of the previous slot. lanes: number of lanes that arrive: 1 for the
+ * whole warp if only wgmma has read the slot, 32 if the lanes have read or written it. */
 template <int lanes, int slots> INLINE void release_previous(const Ring<slots> &ring)
 {
     if (lanes == 1)
@@ -155,7 +158,7 @@ template <int lanes, int slots> INLINE void release_previous(const Ring<slots> &
 
 template <int lanes> INLINE void release_previous(const KeptSlots &) {}
 
-/* Goes to the first one of slots that are kept, at the beginning of a tile. A ring goes on. */
+/* Goes to the first of KeptSlots, at the beginning of a tile. Does nothing to a Ring. */
 template <int slots> INLINE void rewind(Ring<slots> &) {}
 
 [[maybe_unused]] INLINE void rewind(KeptSlots &kept)

@@ -25,16 +25,16 @@
     return result;
 }
 
-/* Returns the bits of a float rounded to the 11 significant bits that TF32 keeps, for tensor cores,
- * which truncate it: half of the last of these bits is added. NaN and infinity stay what they
- * are. */
+/* Prepares a float, given by its bits, for tensor cores, which truncate it to the 11 significant
+ * bits of TF32. Half of the last of these bits is added, so that the truncation rounds. NaN and
+ * infinity are returned unchanged. */
 [[maybe_unused]] INLINE uint round_to_tf32(uint bits)
 {
     float power_of_two = __int_as_float((int)(bits & 0xff800000u));
     return (uint)__float_as_int(FMA(power_of_two, 0x1p-11f, __int_as_float((int)bits)));
 }
 
-/* Returns the operands in words of 16 bytes: floats are rounded to TF32. */
+/* Returns words of 16 bytes as operands: floats are rounded to TF32, float16 is unchanged. */
 [[maybe_unused]] INLINE uint4 rounded_operands(const uint4 &words)
 {
 #if HALVES

@@ -1,5 +1,5 @@
-/* Multiplication by the four warps of a warpgroup together, of two operands in shared memory, or,
- * in TF32, of pixels in registers and weights in shared memory (sm_90a). */
+/* Multiplication of pixels by weights by the four warps of a warpgroup (sm_90a). Weights are in
+ * shared memory. Pixels are in shared memory as float16, and in registers as TF32. */
 
 #pragma once
 
@@ -18,15 +18,14 @@
 /* The matrix descriptor of 64 lines over one step of K. */
 typedef ulong WarpgroupPixels;
 #else
-/* A lane's numbers of 16 lines over one step of K, in the order of mma. */
+/* A lane's numbers of 16 lines over one step of K, in the layout of mma's operands. */
 typedef uint4 WarpgroupPixels;
 #endif
 
-/* wgmma.mma_async: multiplies 64 lines of x with TILE_M lines of weights, of which there is the
- * matrix descriptor, over one step of K. adds: 0 where the sums begin with this product (float16
- * only), otherwise 1. Lane l of warp w gets sums of lines i and i + 8 of x,
- * where i is 16 * (w % 4) + l / 4: within 16 lines, a warp's lanes hold the sums in the order of
- * mma. */
+/* wgmma.mma_async: multiplies 64 lines of x by TILE_M lines of weights over one step of K. weights:
+ * matrix descriptor. adds: 1 adds the products to the sums; 0 (float16 only) overwrites the sums.
+ * Let i = 16 (w % 4) + l / 4. Lane l of warp w receives sums of lines i and i + 8 of x, in the
+ * layout of mma's results. */
 [[maybe_unused]] INLINE void wgmma(float (&sums)[TILE_M / 8][4], const WarpgroupPixels &x,
                                    ulong weights, [[maybe_unused]] int adds = 1)
 {

@@ -1,8 +1,8 @@
-/* The text and the operands of wgmma instructions (sm_90a) for each width, which is the number of
- * lines of the right operand. sums[j] has a lane's four sums of lines 8 j to 8 j + 7.
+/* The text and the operands of wgmma instructions (sm_90a) for each width. The width is the number
+ * of lines of the right operand. sums[j] has a lane's four sums of lines 8 j to 8 j + 7.
  *
- * WGMMA_TEXT(form, width) is the text of an instruction, WGMMA_SUMS(width) its outputs, and its
- * inputs are those of the form:
+ * WGMMA_TEXT(form, width) is the text of an instruction, and WGMMA_SUMS(width) are its outputs. The
+ * inputs depend on the form:
  *
  *   WGMMA_SS       float16: "l"(left), "l"(right), "r"(adds)
  *   WGMMA_RS       float16, or TF32 where HALVES is 0: "r" for four registers of the left operand,
@@ -11,8 +11,8 @@
  *                  "n"(selector)
  *   WGMMA_BITS     bits: "r" for four registers of the left operand, "l"(right), "r"(adds)
  *
- * left, right: matrix descriptors. adds: 0 where the sums begin with this product, otherwise 1. The
- * forms without it add. */
+ * left, right: matrix descriptors. adds: 1 adds the products to the sums; 0 overwrites the sums.
+ * Forms without `adds` add. */
 
 #pragma once
 
@@ -80,7 +80,7 @@
 #define SUMS_224 SUMS_192, WGMMA_SUMS_16(24)
 #define SUMS_256 SUMS_224, WGMMA_SUMS_16(28)
 
-/* The form for a width. */
+/* The text of a form for one width. */
 #define WGMMA_16(form) form(16, REGISTERS_16, "%8", "%9", "%10", "%11", "%12", "%13")
 #define WGMMA_32(form) form(32, REGISTERS_32, "%16", "%17", "%18", "%19", "%20", "%21")
 #define WGMMA_48(form) form(48, REGISTERS_48, "%24", "%25", "%26", "%27", "%28", "%29")

@@ -1,5 +1,5 @@
-/* Multiplication by the four warps of a warpgroup together, of a left operand that is 2:4 sparse and
- * a right operand, both float16 in shared memory (sm_90a). */
+/* Multiplication by the four warps of a warpgroup (sm_90a). The left operand is 2:4 sparse. Both
+ * operands are float16 in shared memory. */
 
 #pragma once
 
@@ -11,18 +11,18 @@
 #include "mma/warpgroup_operands.h"
 #include "ptx/wgmma.h"
 
-/* wgmma.mma_async.sp: multiplies 64 rows of the left operand with TILE_N lines of the right operand
- * over 32 values of K, and adds to the sums. Of each four neighbours of a row along K the left
- * operand stores two; its matrix descriptor is that of 16 stored values of each row.
+/* wgmma.mma_async.sp: multiplies 64 rows of the left operand by TILE_N lines of the right operand
+ * over 32 values of K, and adds the products to the sums. The left operand stores two of each four
+ * neighbours along K. Its matrix descriptor covers 16 stored values of each row.
  *
- * indices: 32 bits of each lane that say which two of four neighbours are stored, by two numbers of
- * two bits, the smaller first. Lane l of warp w has the four pairs of row 16 w + l / 4 in bits 0 to
- * 15, from the lowest on, and those of the row 8 rows further in bits 16 to 31, for 16 values of K:
- * the first 16 where l is even, else the last 16. With selector 0 the lanes l % 4 < 2 are read, with
- * selector 1 the other lanes.
+ * indices: 32 bits of each lane. Each pair of two-bit numbers names the two stored neighbours of
+ * four, the smaller number first. Let i = 16 w + l / 4 for lane l of warp w. Bits 0 to 15 are four
+ * pairs of row i, from the lowest bits on; bits 16 to 31 are four pairs of row i + 8. Four pairs
+ * cover 16 values of K: the first 16 if l is even, the last 16 if l is odd.
+ * selector: lanes whose indices are read: 0 for l % 4 < 2, 1 for the others.
  *
- * Lane l of warp w gets the sums of rows i and i + 8 for lines 8 j + 2 (l % 4) and the line after,
- * where i is 16 w + l / 4, in sums[j][0] and [1] for row i, and in [2] and [3] for row i + 8. */
+ * Let c = 8 j + 2 (l % 4). Lane l of warp w receives the sums of lines c and c + 1 of the right
+ * operand: for row i in sums[j][0] and sums[j][1], for row i + 8 in sums[j][2] and sums[j][3]. */
 template <int selector>
 INLINE void wgmma_sparse(float (&sums)[TILE_N / 8][4], ulong left, ulong right, uint indices)
 {

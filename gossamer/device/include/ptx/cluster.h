@@ -12,7 +12,7 @@
  *                      THREADS / 32 warps arrives with release semantics, which makes the writes of
  *                      the work-group visible. The release is a fence for the whole device: the
  *                      last warp waits until its own copies and stores are complete, so it should
- *                      have few. The other warps do not wait for theirs.
+ *                      issue few of them. The other warps do not wait for their own.
  *   CLUSTER_RECEIVE()  the second half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once

@@ -73,9 +73,9 @@
 }
 
 /* mapa and st.async: stores four floats in the shared memory of work-group `group` of the cluster.
- * `target` and `barrier` are addresses in the calling work-group's shared memory. In the shared
- * memory of `group`, the floats are stored at the same offset as `target`, and the barrier at the
- * same offset as `barrier` counts the 16 bytes. */
+ * `target` and `barrier` are addresses in the calling work-group's shared memory. Both are mapped
+ * to the same offsets in the shared memory of `group`: the floats are stored at the mapped target,
+ * and the mapped barrier counts the 16 bytes. */
 [[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
                                               float fourth, ulong *barrier, int group)
 {
