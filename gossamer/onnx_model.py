@@ -72,7 +72,7 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
-        # protobuf returns an empty graph for an absent field, and adds it to a node on changes
+        # for an absent field, protobuf returns an empty graph; changing it would change the node
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -169,7 +169,7 @@ def has_runtime() -> bool:
 def runtime() -> Any:
     """Return the module of ONNX Runtime, with telemetry disabled.
 
-    Telemetry writes no file either, unless other code imported the module first. Raises ImportError
+    Telemetry may have written a file if other code imported the module earlier. Raises ImportError
     if the module cannot be imported.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

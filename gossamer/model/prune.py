@@ -42,8 +42,7 @@ _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
-"""For each type of tensor that can be pruned, the field that holds the values if the tensor has no
-raw data."""
+"""For each prunable type of tensor, the field that holds the values if there is no raw data."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
 """For each value, pairs of a node that reads it and the index of the node's input; -1 if a subgraph
@@ -106,7 +105,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return the valid range of the sparsity, as text, if the sparsity is not in [0, 1)."""
+    """Return a text with the valid range if the sparsity is outside it, else None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""

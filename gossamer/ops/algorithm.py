@@ -64,7 +64,7 @@ class Problem(HashedOnce, abc.ABC):
     op : str
         Name of the op.
     facts : tuple of ValueFacts
-        The value facts of each run-time input; REAL if nothing is known of its values. Empty if
+        The value facts of each run-time input; REAL for an input whose values are unknown. Empty if
         nothing is known of any input.
     """
 
@@ -93,9 +93,9 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The lowest of PRECISIONS that gives the results of float32.
+        """The lowest of PRECISIONS that gives the same results as float32.
 
-        The results must equal those of float32 for all input values that the facts allow.
+        The results must be the same for all input values that the facts allow.
         """
         return "fp32"
 
@@ -180,9 +180,9 @@ class Variant(HashedOnce):
     inputs, outputs : tuple of TensorSpec
         Specs of the tensors in the layouts and types that this variant reads and writes.
     precision : str
-        One of PRECISIONS. A variant of precision "fp16" accumulates in float32. It stores the
-        problem's float32 tensors as float16, except those that its `inputs` and `outputs` list as
-        float32; its kernel rounds float32 inputs to float16.
+        One of PRECISIONS. A variant of precision "fp16" accumulates in float32, and its kernel
+        rounds float32 inputs to float16. The problem's float32 tensors are stored as float16,
+        except those that are float32 in the variant's `inputs` and `outputs`.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
@@ -223,9 +223,9 @@ class Variant(HashedOnce):
         Returns
         -------
         bool
-            True for precision fp32, and for a lower precision that represents all of the problem's
-            values exactly, such as small integers. False if the variant rounds a float32 input to
-            float16 and float16 cannot hold all values of the input.
+            True for precision fp32, and for a lower precision if it represents all of the problem's
+            values exactly; float16, for example, represents small integers exactly. False if the
+            variant rounds a float32 input to float16 and float16 cannot hold all of its values.
         """
         if self.precision == "fp32":
             return True
@@ -279,20 +279,21 @@ class Algorithm(abc.ABC):
     op, name : str
         Names of the op and of the algorithm.
     dense : bool
-        Whether zero weights cost as much as others, because the algorithm exploits no sparsity.
+        Whether zero weights take as much time as others, because the algorithm exploits no
+        sparsity.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
         Whether the op's own inputs (`reads_parts`) or its only output (`writes_parts`) may be
         slices of the channels of larger NHWC tensors. An output may be a slice only if the
-        epilogue has no tensor operands. The byte offset of a slice within a pixel is a multiple of
-        the slice's alignment: the largest power of 2, up to 16, that divides its bytes per pixel.
-        A concatenation reads and writes slices only along the channel axis.
+        epilogue has no tensor operands. Let ``a`` be the largest power of 2, up to 16, that divides
+        the slice's bytes per pixel; the byte offset of the slice within a pixel is a multiple of
+        ``a``. A concatenation reads and writes slices only along the channel axis.
     by_name_only : bool
-        Whether the algorithm is a candidate only if the option `only` names it, either because it
-        has not been timed on a GPU yet or because another algorithm is better.
+        Whether the algorithm is used only if the option `only` names it. This is set for algorithms
+        that have not been timed on a GPU yet, or that are worse than another algorithm.
     between_thin : bool
-        Whether the algorithm is measured only in small networks, and in networks with pruned or
+        Whether the algorithm is measured only in small networks and in networks with pruned or
         binary layers.
     polls : bool
         Whether the algorithm's threads busy-wait for a while after a launch, and thereby occupy
@@ -301,8 +302,8 @@ class Algorithm(abc.ABC):
         Whether `jobs` can also compute fewer images than the problem has. A plan then computes
         image by image, so that the tensors between layers stay in the caches.
     exact : bool
-        Whether the algorithm sums bits exactly, as integers; reports then state the precision
-        EXACT. Variants of precision fp16 round the sums to float16 and are reported as "fp16".
+        Whether the algorithm sums bits exactly, as integers. Reports then state the precision
+        EXACT, except for variants of precision fp16, which round the sums to float16.
     rounds_sums : bool
         Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants
         are not used for layers that sum integers.
@@ -348,7 +349,7 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
-        """Return the variants, the fastest expected first.
+        """Return the variants; within a precision, the expected fastest come first.
 
         Parameters
         ----------
@@ -360,12 +361,12 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants, at least one for every supported problem. Those in float32 come first.
+            The variants, at least one for every supported problem. Variants in float32 come first.
         """
 
     def variants_in(self, problem: Any, device: Device,
                     precisions: Sequence[str]) -> Iterable[Variant]:
-        """Return the variants of the given precisions, the fastest expected first.
+        """Return the variants of the given precisions, in the order of `variants`.
 
         An algorithm overrides this method if listing the variants of all precisions is slow. Each
         returned variant must also be returned by `variants`, which is called when a plan file is
@@ -384,7 +385,7 @@ class Algorithm(abc.ABC):
         -------
         iterable of Variant
             The variants. An algorithm with many configs may list only the configs that it expects
-            to be fast in the last of `precisions`.
+            to be fast in precision ``precisions[-1]``.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)
@@ -420,10 +421,10 @@ class Algorithm(abc.ABC):
 
     def kernel_sources(self, problem: Any, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        """Return the kernels of a variant, which other variants may share.
+        """Return the kernels of a variant.
 
-        An algorithm overrides this method if many variants share few kernels. The tuner then
-        measures variants with already compiled kernels first.
+        An algorithm overrides this method if many variants share few kernels. The tuner then begins
+        with the variants whose kernels are already compiled.
 
         Parameters
         ----------
@@ -445,11 +446,11 @@ class Algorithm(abc.ABC):
              workspace: Buffer | None, images: int | None = None) -> list[Job] | None:
         """Return the calls of generated code that `launch` makes.
 
-        Returns None if `launch` does anything other than call generated code. A plan merges the
+        Returns None if `launch` does anything besides calling generated code. A plan merges the
         jobs of consecutive steps into one call.
 
-        images: number of images in the buffers; by default, that of the problem. Passed only to
-        algorithms with `by_image`.
+        images: number of images in the buffers; by default the problem's number of images. Passed
+        only to algorithms with `by_image`.
         """
         return None
 
@@ -472,9 +473,9 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Another process calls it with the same device. It does
-            the slow steps of `prepare` and writes their results to the kernel cache.
-            None if no step of `prepare` is slow.
+            A picklable function that does the slow steps of `prepare` and writes their results to
+            the kernel cache. Another process calls the function with the same device. None if no
+            step of `prepare` is slow.
         """
         return None
 

@@ -14,7 +14,7 @@ import numpy as np
 from gossamer.ops.algorithm import Problem
 
 _LEFT_OUT = ("dense_groups", "facts", "formats", "result", "scaled_signs")
-"""Optional fields, which are omitted if they have their default values."""
+"""Fields that are omitted if they have their default values."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:

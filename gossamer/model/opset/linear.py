@@ -1,8 +1,7 @@
 """Definitions of ops that are products with constant matrices, and of reshape_by.
 
-The matrices follow from shapes and attributes. reshape_by is a reshape to sizes that are products
-of the sizes of other values. resolve() turns all ops of this module into matrix products and other
-ops.
+The matrices follow from shapes and attributes. reshape_by is a reshape whose sizes are products of
+sizes of other values. resolve() turns all ops of this module into matrix products and other ops.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     """Emit cumulative sums as a product with a triangular matrix.
 
-    Integers are multiplied element by element and summed, since matrix products compute floats
+    Integers are multiplied element by element and summed, because matrix products support floats
     only.
     """
     x = node.inputs[0]
@@ -147,11 +146,14 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
     elements, as ONNX's Resize defines.
 
     scale: ratio of output to input.
-    rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
-    one of gossamer.resampling.COORDINATES; "antialias", whether the filter is widened if the vector
-    becomes shorter; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
-    vector have weight 0, and the other weights are scaled to the sum 1. Without "exclude_outside",
-    the weights of positions outside the vector are added to its first or last element.
+    rule: attributes of ONNX's Resize by name.
+    "mode": "cubic" or "linear".
+    "coordinates": one of gossamer.resampling.COORDINATES.
+    "antialias": whether the filter is widened if the vector becomes shorter.
+    "cubic_coefficient": the coefficient `a` of the cubic filter.
+    "exclude_outside": if true, positions outside the vector have weight 0, and the other weights
+    are scaled so that their sum is 1. If false, the weights of positions outside the vector are
+    added to the weight of the first or the last element.
     """
     low, part = between(size, length, scale, rule["coordinates"])
     stretch, reach = _reach(scale, rule)

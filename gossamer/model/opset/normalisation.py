@@ -46,9 +46,10 @@ def batch_norm_constants(
 
 def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
                      ) -> dict[str, np.ndarray]:
-    """Return mean, scale and shift of a batch norm by their names in AFFINE.
+    """Return the constants of a batch norm as operands of AFFINE, by name.
 
-    The arrays are float32, and broadcast to an x with `rank` dimensions.
+    The names are "mean", "scale" and "shift". The arrays are float32, and broadcast to an x with
+    `rank` dimensions.
     """
     values = batch_norm_constants(arrays, epsilon)
     return {role: value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
@@ -92,7 +93,7 @@ def _training_mixes(images: Images, node: Node) -> str | None:
 def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     """Emit the node with scale and bias broadcast to the sizes of the normalised axes.
 
-    A scale or bias that varies along other axes is applied after the node.
+    If one of the two varies along other axes, both are applied after the node.
     """
     shape, axes = state.shapes[node.inputs[0]], node.attributes["axes"]
     if isinstance(axes, int):
@@ -124,7 +125,7 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     result = state.emit(node, shape, inputs=operands, outputs=outputs, axes=axes,
                         epsilon=node.attributes["epsilon"], centred=node.attributes["centred"])
     if not fit_axes:
-        # scale and bias vary along axes that are not normalised, so apply them afterwards
+        # scale or bias varies along axes that are not normalised, so apply both afterwards
         state.emit(node, shape, op="elementwise", inputs=[result, *node.inputs[1:]],
                    expression=_SCALED)
 

@@ -1,8 +1,8 @@
 """Nodes of ONNX files for which gossamer has no op.
 
-If such a node depends on the data, ONNX Runtime computes it (`onnx_part`). Otherwise, ONNX's
-reference implementation computes it: when the file is read if the inputs are constants, or at each
-batch size if the inputs follow from shapes (`onnx_known`).
+If the inputs of such a node are constants, ONNX's reference implementation computes the node when
+the file is read. If they follow from shapes, the reference computes the node at each batch size
+(`onnx_known`). If they depend on the data, ONNX Runtime computes the node (`onnx_part`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
 """The first opset at which the reference computes an op correctly. The op has the same meaning in
 older opsets, so nodes of older opsets are computed as nodes of this opset."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose result shape depends on the values of the input; the input's shape determines an
-upper bound."""
+"""Folded ops whose result has a shape that depends on the values of the input. The shape of the
+input gives an upper bound."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types with elements of eight bytes."""
 
@@ -69,11 +69,12 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX's inference finds.
 
-    ONNX's inference is wrong for some nodes, which are replaced in the model before it is inferred.
-    For pools with ceil_mode, ONNX counts a last window that begins beyond the input, which no
-    library computes. For pools with both auto_pad and pads, ONNX ignores auto_pad. Both kinds of
-    pools get explicit pads that lead to the right size. For a Resize to a size of 0, as at batch 0,
-    ONNX finds no shape; such a Resize becomes a constant.
+    ONNX's inference is wrong for some nodes, so they are replaced before the inference:
+
+    - Pools with ceil_mode: ONNX counts a last window that begins beyond the input, but libraries
+      do not compute this window. The pool gets explicit pads that lead to the right size.
+    - Pools with both auto_pad and pads: ONNX ignores auto_pad. The pool gets explicit pads.
+    - A Resize to a size of 0, as at batch 0: ONNX finds no shape. The Resize becomes a constant.
     """
     pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
     empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
@@ -166,7 +167,7 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
 def has_float16(model: np.ndarray) -> bool:
     """Return whether a part has a value that the file declares as float16.
 
-    ONNX Runtime may round such a value or not, depending on how it rewrites the model.
+    Whether ONNX Runtime rounds such a value depends on how it rewrites the model.
 
     model: the bytes of the part's model.
     """
@@ -323,7 +324,7 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
     if node.op_type == "Constant":
         return 0  # the constant's value is already in memory as part of the file
     if node.op_type in _SHRINKING:
-        # NonZero returns an index of eight bytes for each dimension of an element
+        # for each nonzero element, NonZero returns one index of eight bytes per dimension
         return sum(8 * array.size * max(1, array.ndim) for array in arrays.values())
     types = {name: onnx.helper.make_tensor_type_proto(
         onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

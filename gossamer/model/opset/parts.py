@@ -62,7 +62,7 @@ def _split_shape(state: InferenceState, node: Node) -> None:
 def _slice_shape(state: InferenceState, node: Node) -> None:
     """Make starts, ends, axes and steps concrete.
 
-    Ends are exclusive; for a negative step, the end -1 includes index 0.
+    Ends are exclusive. For a negative step, an end of -1 means that the slice includes index 0.
     """
     shape = state.shapes[node.inputs[0]]
     starts, ends = node.attributes["starts"], node.attributes["ends"]
@@ -79,7 +79,8 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
             start = max(start, -shape[axis])
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
-            # a single element needs no step, and the file's step may exceed a device's integers
+            # a single element needs no step; the file's step may exceed the range of a device's
+            # integers
             indices = range(indices.start, indices.start + 1) if indices else range(0)
         result[axis] = len(indices)
         if indices != range(shape[axis]):
@@ -161,11 +162,11 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 
 
 def _resize_shape(state: InferenceState, node: Node) -> None:
-    """Emit a resize of the last two dimensions.
+    """Emit a resize, or several ops that compute it.
 
-    Mode "nearest" only copies elements. In this mode, gathers resize the other dimensions, and all
-    dimensions of values that are not float32. In mode "linear", other dimensions are resized one by
-    one, between reshapes.
+    One resize suffices if the input is float32 of rank 3 or 4 and its first two dimensions keep
+    their sizes. If not, the dimensions are resized one by one: in mode "nearest" by gathers, in
+    mode "linear" by resizes between reshapes.
     """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes

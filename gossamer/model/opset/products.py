@@ -1,4 +1,4 @@
-"""Definitions of the ops that multiply by weights, or one matrix by another."""
+"""Definitions of convolutions and matrix products."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) -> ValueFacts:
-    """Return the facts of the sums of weights[m, k] * x[k] over k, for every m.
+    """Return facts that hold for the sums over k of weights[m, k] * x[k], for all m.
 
     The facts are REAL if a product or a partial sum may be rounded.
 

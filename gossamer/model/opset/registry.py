@@ -1,4 +1,4 @@
-"""OPSET: the definitions of all ops of a graph by name."""
+"""OPSET: the definitions of all ops of graphs, by name."""
 
 from __future__ import annotations
 

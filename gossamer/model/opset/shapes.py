@@ -47,7 +47,8 @@ def _flatten_shape(state: InferenceState, node: Node) -> None:
 def _squeeze_shape(state: InferenceState, node: Node) -> None:
     """Remove dimensions of size 1.
 
-    Without axes, all dimensions of size 1 are removed, except a batch that happens to be 1.
+    Without axes, all dimensions of size 1 are removed, except those that are 1 only at this batch
+    size.
     """
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
@@ -74,9 +75,9 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 def _reshape_shape(state: InferenceState, node: Node) -> None:
     """Compute the sizes that 0 and -1 denote in a new shape.
 
-    A file for one batch size has shapes with numbers that depend on this batch size. If the input's
-    first dimension follows the batch, such a number in the output's first dimension is scaled to
-    the state's batch size.
+    In a file for a fixed batch size, the first size of a new shape may contain this batch size. If
+    the first dimension of the input follows the batch, the first size is scaled to the state's
+    batch size.
     """
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])

@@ -76,7 +76,7 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
 
     The output may be empty if the input has no rows or columns.
 
-    least: the minimum number of windows along each dimension of an input with elements.
+    least: the minimum number of windows along each dimension of a nonempty input.
     """
     n, c, *sides = image_shape(state, node)
     size = (sides[0], sides[1])

@@ -165,8 +165,7 @@ def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
     """Return whether a node is a 1x1 convolution of x with weights that can be widened.
 
     The weights must be constants for the `chosen` channels. Weights that are signs with one scale
-    per channel are not widened: a convolution with such weights can be computed on packed bits,
-    which zero weights would prevent.
+    per channel are not widened, because algorithms on packed bits support them only without zeros.
     """
     if layer.op != "conv2d" or layer.inputs[0] != x or x in layer.inputs[1:] or (
             layer.attributes.get("groups", 1) != 1):
@@ -178,11 +177,10 @@ def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
 def nest_concatenations(graph: Graph) -> None:
     """Let concatenations read larger values that already exist.
 
-    Consecutive inputs of a concatenation may together be all parts of one value (the whole): an
-    earlier concatenation joined the parts into the whole, or an earlier split divided the whole
-    into the parts, in the same order along the same axis. In this case, the concatenation is
-    changed to read the whole. Each part then belongs to one whole only, and can be stored in the
-    memory of the whole.
+    Consecutive inputs of a concatenation are replaced by one value, the whole, if they are all of
+    its parts: if an earlier concatenation joined them into the whole, or an earlier split divided
+    the whole into them, in the same order along the same axis. Each part then belongs to one whole
+    only, and can be stored in the memory of the whole.
     """
     wholes: Wholes = defaultdict(list)
     for node in graph.nodes:

@@ -86,7 +86,7 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
 def less_work(notes: Iterable[str]) -> tuple[str, str] | None:
     """Return the number of removed channels and the factor by which the work shrank.
 
-    Both are texts from the network's notes; None if no note has both.
+    Both are text, parsed from the network's notes. Returns None if no note states both.
     """
     found = next(filter(None, map(_NOTE.fullmatch, notes)), None)
     return None if found is None else (found[1], found[2])
@@ -196,9 +196,9 @@ def _without_effect(graph: Graph, chain: _Chain,
     is_constant &= np.isfinite(constants)
     if any(_is_padded(node) or _is_discontinuous(node) or feeds_sign(node.outputs[0], users)
            for node in chain.readers):
-        # A bias cannot replace nonzero constants: a window that extends into the padding sums fewer
-        # of them, and a bias changes the rounding of sums, which can change the results of
-        # discontinuous epilogues.
+        # A bias cannot replace nonzero constants. With padding, windows at the border sum fewer
+        # constants. With discontinuous epilogues, a bias may change results, because it changes the
+        # rounding of sums.
         is_constant &= constants == 0
     gone = is_constant | ~is_read
     live = int((~gone).sum())
@@ -222,7 +222,7 @@ def _window_reaches_image(node: Node) -> bool:
 
 
 def _ignores_pads(node: Node) -> bool:
-    """Whether the results of a pool do not depend on the zeros around the image."""
+    """Whether the results of a pool are independent of the zeros around the image."""
     a = node.attributes
     return a["kind"] == "max" or not (
         a["count_include_pad"] and (_is_padded(node) or a["ceil_mode"]))
@@ -273,7 +273,7 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
 def _replace(graph: Graph, node: Node, index: int, array: np.ndarray, names: set[str]) -> None:
     """Replace a constant input of a node by another constant.
 
-    The old constant stays in the graph, since other nodes may read it.
+    The old constant stays in the graph, because other nodes may read it.
     """
     node.inputs[index] = add_constant(graph, names, f"{node.inputs[index]}.kept",
                                       np.ascontiguousarray(array))

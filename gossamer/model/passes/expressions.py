@@ -26,7 +26,7 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
     The results of the nodes must keep their shapes. Expansions stay for other readers.
     """
-    # by the name of each expansion, the value that it expands
+    # maps the name of each expansion to the name of the value that is expanded
     repeated: dict[str, str] = {}
     names = names_of(graph)
     for node in graph.nodes:

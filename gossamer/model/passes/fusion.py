@@ -33,7 +33,7 @@ _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 def readers(graph: Graph) -> dict[str, list[Node]]:
     """Return the nodes that read each value, each node once.
 
-    Each output of the graph also has a reader with the op "output", which is not in the graph.
+    Each output of the graph also has a reader with the op "output", which is no node of the graph.
     """
     nodes: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -87,7 +87,7 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
 
 
 def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
-    """Return the weights of a convolution or product with one row per output channel.
+    """Return the weights of a convolution or product, one row per output channel.
 
     Returns None for other nodes, and for weights that are not a float32 constant or that resolve()
     will refuse.
@@ -230,10 +230,10 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Return the layer on which each element-wise value depends.
+    """Return the layer on which each element-wise result depends.
 
-    Keys and values are names; a layer (convolution or product) has the name of its result. Values
-    that also depend on other run-time values are absent.
+    The keys are the names of results. A layer is a convolution or product, denoted by the name of
+    its own result. Results that also depend on other run-time values are absent.
     """
     layers: dict[str, str] = {}
     for node in graph.nodes:
@@ -256,7 +256,10 @@ def _rounds(node: Node) -> bool:
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
                       shapes: ShapesByBatch) -> _Chain | None:
-    """Return the chain of all readers of a node's result, if the node may join it; else None."""
+    """Return the chain that contains all readers of a node's result.
+
+    Returns None if there is no such chain, or if the node may not join it.
+    """
     if len(node.outputs) != 1:
         return None
     (name,) = node.outputs

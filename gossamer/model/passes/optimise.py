@@ -41,11 +41,11 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images if
-    fewer transposes remain. The rewrite helps only kernels that support several layouts, which ONNX
-    Runtime's kernels do not.
+    fewer transposes remain. The rewrite helps only kernels that support several layouts. ONNX
+    Runtime's kernels support one layout.
     chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
-    convolutions. These convolutions then read all channels, with zero weights for the channels that
-    they do not need, which is faster on GPUs.
+    convolutions. These convolutions then read all channels, with zero weights for channels that
+    were not selected. This is faster on GPUs.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -113,7 +113,7 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     # flatten is not listed, because it makes matrices, never images
     keep_pixels: {"reshape", "squeeze", "unsqueeze"},
 }
-"""For each pass, the ops and element-wise functions that it works on. The pass is skipped if the
+"""For each pass, the ops and element-wise functions that it rewrites. The pass is skipped if the
 graph has none of them."""
 
 

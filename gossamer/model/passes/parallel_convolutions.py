@@ -1,4 +1,4 @@
-"""Merges parallel convolutions of one value, whose results are added, into one convolution.
+"""Merges convolutions of the same value into one if their results are added.
 
 Networks such as RepVGG and MobileOne are trained with parallel convolutions, and are often exported
 without merging them.
@@ -71,9 +71,9 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
     convolution must not need more multiplications. Nodes that nothing reads any longer stay in the
     graph.
 
-    Weights are added in float64 and then rounded, like those of folded batch norms. Because of the
-    rounding, sums on which a sign depends are not merged, and neither are convolutions with weights
-    that are integers or scaled signs.
+    Weights are added in float64 and then rounded, like the weights of folded batch norms. Because
+    of the rounding, a sum is not merged if a sign depends on it, and a convolution is not merged if
+    its weights are integers or scaled signs.
     """
     users, names = readers(graph), names_of(graph)
     producers = {name: node for node in graph.nodes for name in node.outputs}
@@ -106,8 +106,8 @@ def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedS
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
     """Return addends of a sum as branches: one list per value that several addends convolve.
 
-    If only the sum reads an addend, the addend's branch is the convolution that computes it.
-    Otherwise, the branch is a 1x1 convolution of the addend itself.
+    If a convolution computes an addend, and the sum is its only reader, the addend's branch is this
+    convolution. For any other addend, the branch is a 1x1 convolution of the addend itself.
 
     node: the node that computes the sum.
     """
@@ -150,10 +150,10 @@ def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _product(graph: Graph, layer: Node) -> WeightedSum | None:
-    """Return the result of a convolution as its products times a factor, plus a bias.
+    """Return the result of a convolution in the form products * factor + bias.
 
-    Returns None if the convolution's epilogue computes something else, and for weights that are
-    integers or scaled signs, for which there are other algorithms.
+    Returns None if the convolution's epilogue computes something else. Also returns None for
+    weights that are integers or scaled signs, because special algorithms exist for them.
     """
     rows = output_rows(graph, layer)
     if rows is None or "auto_pad" in layer.attributes:
@@ -312,7 +312,8 @@ def weighted_sums(graph: Graph, shapes: ShapesByBatch,
                   users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
     """Return the element-wise nodes that compute weighted sums of images, with their sums.
 
-    A sum that only one other sum of the same shape reads is merged into its reader.
+    If a sum has a single reader, and this is another sum of the same shape, it is merged into the
+    reader.
     """
     sums: dict[str, tuple[Node, WeightedSum]] = {}
     for node in graph.nodes:

@@ -1,8 +1,8 @@
 """Replaces operations on matrices and tokens by operations on images.
 
-keep_pixels() turns products into 1x1 convolutions if their results become images of one pixel.
-Thus, for example, a squeeze-and-excite layer has the same nodes whether a file writes its gate with
-matrices or with images.
+keep_pixels() turns products into 1x1 convolutions if their results become images of one pixel. For
+example, a squeeze-and-excite layer then has the same nodes, whether a file computes its gate on
+matrices or on images.
 
 transpose_images_for_tokens() is for networks that turn an image into tokens (a matrix with one row
 per pixel) or tokens into an image. The image is transposed instead of the tokens: an image stored

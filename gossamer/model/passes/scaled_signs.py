@@ -1,6 +1,6 @@
-"""Rewrites layers as products of scaled signs with -1, 0 and 1.
+"""Rewrites layers as products of scaled signs with values -1, 0 and 1.
 
-Weights are scaled signs if each weight is a or -a, for one number a per output channel.
+Weights are scaled signs if all weights of an output channel have the same nonzero magnitude.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _LARGEST_DIFFERENCE = 2.0**-18
 relative rounding error of float32."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
-"""Ops with outputs that hold only values of their first input. _selects() decides for pool and
-pad."""
+"""Ops whose outputs contain only elements of their first input. _selects() also allows some pools
+and pads."""
 
 
 def round_scaled_signs(graph: Graph) -> None:
     """Round weights with nearly equal magnitudes in each channel to scaled signs.
 
     In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
-    If the exporter folded this sum, the file holds its rounded results, with slightly different
-    magnitudes.
+    If the exporter evaluated this sum, the file contains the rounded results, whose magnitudes
+    differ slightly.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -67,12 +67,11 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 def move_scales_into_weights(graph: Graph) -> None:
     """Replace the values -a, 0 and a of a quantiser by -1, 0 and 1.
 
-    The values are replaced where they are read by convolutions and products whose weights are
-    scaled signs; the weights of these layers are multiplied by a. Other nodes still read -a, 0 and
-    a.
+    Convolutions and products whose weights are scaled signs read the new values, and their weights
+    are multiplied by `a`. Other nodes still read the old values.
     """
     users, names = readers(graph), names_of(graph)
-    # the number a, by the name of each value whose elements are still -a, 0 and a
+    # maps the name of each value whose elements are still -a, 0 and a to the number `a`
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -110,16 +109,16 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
 
 
 def _scale(node: Node) -> float | None:
-    """Return a if the elements of a node's result are two or three of the numbers -a, 0 and a.
+    """Return the number `a` if a node's result has only elements -a, 0 and a.
 
-    Returns None for other nodes, and if a is 1.
+    Returns None for other nodes, and if `a` is 1.
     """
     if node.op != "elementwise" or len(node.outputs) != 1:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
     # without a discontinuous function, the result has more than three values; if only the last step
-    # is discontinuous, a is 1
+    # is discontinuous, `a` is 1
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -131,7 +130,7 @@ def _scale(node: Node) -> float | None:
 
 
 def _selects(node: Node, scale: float) -> bool:
-    """Return whether a node's outputs hold only values of its first input, or padding.
+    """Return whether a node's outputs contain only elements of its first input, or padding.
 
     The padding must be -scale, 0 or scale.
     """
@@ -145,8 +144,8 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
              scale: float) -> list[Node] | None:
     """Return the layers with scaled signs that a value reaches through one of its readers.
 
-    The reader must be a layer with scaled signs, or a node that only selects values. The list also
-    includes the pad nodes before the layers. Returns None if the value reaches any other node.
+    The reader must be a layer with scaled signs, or a node that only selects elements. The list
+    also includes the pad nodes before the layers. Returns None if the value reaches any other node.
     """
     found = []
     pending = [(reader, name)]
@@ -179,7 +178,7 @@ def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiply the weights of a layer by a scale; divide the value of a pad node by the scale."""
+    """Multiply the weights of a layer by a scale, or divide the value of a pad node by it."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
         return

@@ -112,7 +112,7 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # a factor 1 - rate * decay would repeat the same rounding error at every sample
+            # multiplying by 1 - rate * decay would repeat this factor's rounding error each time
             weight -= self.rate * self.decay * weight
         # BLAS expects column-major matrices, so the row-major matrix is passed transposed
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
@@ -190,7 +190,8 @@ class BatchUpdate:
         """
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
-        # with "clip", take() writes to `out` without a buffer; no row is out of range
+        # with mode="clip", take() writes to `out` without a buffer; it clips no row, because all
+        # rows are in range
         x.take(rows, axis=0, out=batch_x, mode="clip")
         targets.take(rows, axis=0, out=batch_targets, mode="clip")
         values = [batch_x, *(array[:count] for array in self._values)]
@@ -221,7 +222,7 @@ class BatchUpdate:
     def _forward(self, values: list[np.ndarray]) -> None:
         """Compute the values of each layer.
 
-        The output activation is not applied here but in _output_errors().
+        The last layer's values are sums; _output_errors() applies the output activation.
         """
         last = len(self._layers) - 1
         for index, (weight, bias) in enumerate(self._layers):

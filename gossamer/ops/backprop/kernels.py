@@ -74,7 +74,7 @@ BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
-    """Return a range of the workspace as a kernel argument.
+    """Return a kernel argument for a range of the workspace.
 
     offset, nbytes: start and length of the range in bytes.
     """
@@ -84,7 +84,7 @@ def part_of_workspace(offset: int, nbytes: int) -> RunTime:
 
 
 ALIGNMENT = 4096
-"""Alignment in bytes of the parts of a workspace; a multiple of every device's alignment."""
+"""Alignment in bytes of the arrays in a workspace; a multiple of every device's alignment."""
 
 
 def aligned(nbytes: int) -> int:
@@ -114,7 +114,7 @@ def table(numbers: Iterable[int]) -> str:
 class SharedMemoryLayout:
     """Offsets in shared memory, in floats, and other macros of upper_layers.h.
 
-    batch: number of samples whose unit values are in shared memory at once.
+    batch: number of samples whose units' outputs and errors are in shared memory at once.
     partial: number of partial sums of the first layer.
     macros: the macros. Subclasses add their own, and reserve memory with take().
     """

@@ -1,10 +1,11 @@
 /* Back-propagation with one launch per step and all data on the device. The steps of an update
- * compute the outputs of every layer (kernels 9 and 10 of the publication) and the errors of every
- * hidden layer (11), and change every layer's weights and biases (12 and 13).
+ * compute the outputs of every layer and the errors of every hidden layer, and change every layer's
+ * weights and biases. In the publication that per_step.py names, these are kernels 9 and 10
+ * (outputs), 11 (errors), and 12 and 13 (changes).
  *
  * `units` holds the outputs of all units except the inputs, [network][sample of the batch][unit],
- * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
- * (unit or block of THREADS units, sample of the batch, network).
+ * layer after layer. The units' errors follow at the offset `errors`, in the same order. The ids of
+ * a work-group are (unit or block of THREADS units, sample of the batch, network).
  *
  * `source` is the offset of a layer's inputs among the units of a sample. A negative `source` means
  * that the inputs are in the data. `target` is the offset of the layer's units.
@@ -17,7 +18,7 @@
 /* the kernel of this build; the others are SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE and
  * COUNT_UPDATES */
 #define FORWARD 1
-#define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
+#define WEIGHTED 0 /* 1: the loss and the errors of each row are multiplied by the row's weight */
 #define ADAM 0 /* 1: Adam updates the parameters */
 #define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
 #define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
@@ -33,8 +34,8 @@
 
 #include "dialect/common.h"
 
-/* Combines the values of all work-items to their sum or maximum, in a tree in which neighbouring
- * work-items access neighbouring floats. The result is tree[0]. */
+/* Writes the sum or the maximum of the values of all work-items to tree[0]. In each step,
+ * neighbouring work-items access neighbouring floats. */
 #define REDUCE(tree, value, COMBINE)                                       \
     tree[item] = value;                                                    \
     BARRIER();                                                             \
@@ -45,7 +46,7 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters from `before` to `after`, where they are trained. `before` and `after` may
+/* Copies the parameters from `before` to `after`, for training in place. `before` and `after` may
  * be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
@@ -155,8 +156,8 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
  *
  * velocities: the offset from a parameter to its velocity, or 0 without velocities. With Adam, the
  * mean of a parameter's gradients is at this offset from the parameter, and the mean of their
- * squares is at twice this offset. The last parameter of a network is then the number of updates
- * before this call.
+ * squares is at twice this offset. With Adam, the last parameter of a network is the number of
+ * updates before this call.
  * made: number of updates in this call so far.
  * add_losses: 1 if the first work-group of each network writes the samples' losses. */
 #ifdef UPDATE

@@ -31,8 +31,7 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Maximum number of launches per call. Python records or queues launches one by one, which takes
-time."""
+"""Maximum number of launches per call; Python takes time to record or queue each launch."""
 
 
 class PerStep(KernelBackprop):
@@ -41,8 +40,9 @@ class PerStep(KernelBackprop):
     In each update, separate launches compute each layer's outputs, each layer's errors, and the
     changes of each layer's parameters.
 
-    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
-    Unlike in the source, a layer may have any number of inputs. Adam follows Kingma and Ba (2015).
+    Source: kernels 9 to 13 of a publication of 2013 on back-propagation on a GPU with all data in
+    GPU memory. Unlike there, a layer may have any number of inputs. Adam follows Kingma and Ba
+    (2015).
     """
 
     name = "per_step"
@@ -100,9 +100,9 @@ class _UpdateLaunches:
     The workspace holds the outputs of all units for all samples of a batch, followed by the units'
     errors for these samples.
 
-    weights: for each layer the offset of its weights among a network's parameters.
-    starts: for each layer the offset of its inputs among the units of a sample, or -1 for the first
-    layer, whose inputs are the data; the last element is the offset of the network's outputs.
+    weights: for each layer, the offset of its weights among a network's parameters.
+    starts: for each layer, the offset of its inputs among the units of a sample, or -1 for the
+    first layer, whose inputs are the data. One more element is the offset of the network's outputs.
     errors: offset of the errors in the workspace, in floats.
     shared: arguments that most kernels take: batch, number of units per sample, and `errors`.
     """

@@ -2,8 +2,8 @@
  * shared memory until the last sample, and fetches each sample while it trains on the previous one.
  *
  * In the first layer, each set of LANES neighbouring work-items has its own SHARE inputs. Each
- * work-item of a set has PER_ITEM units, which are LANES apart. So only one work-item reads and
- * changes each weight. Without velocities the weights are stored divided by `scale`. Weight decay
+ * work-item of a set has PER_ITEM units, which are LANES apart. So each weight is read and changed
+ * by one work-item only. Without velocities the weights are stored divided by `scale`. Weight decay
  * then multiplies only `scale`, once per update.
  *
  * upper_layers.h has further macros. */
@@ -55,16 +55,17 @@
         ALONG_SHARE for (int k = 0; k < SHARE; k++)       \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
-/* Loops over this work-item's lists of a sample's nonzero inputs, AT_ONCE entries in a step. Lists
- * are padded with entries of the value 0 and a row of weights that belongs to no input. */
+/* Loops over this work-item's lists of a sample's nonzero inputs, AT_ONCE entries at a time. The
+ * lists are padded with inputs of 0, whose row of weights belongs to no input. */
 #define AT_ONCE 4
 #define FOR_EACH_LISTED                                                                      \
     for (int list = split; list < LISTS; list += SPLITS)                                     \
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Returns which sample is copied to shared memory as the `position`-th. With batches, the samples
- * of an update are copied twice: first to compute their errors, then to change the weights. */
+/* Returns the index of the sample that is copied to shared memory as number `position`. With
+ * batches, the samples of an update are copied twice: first to compute their errors, then to change
+ * the weights. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -254,8 +255,8 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++) {
 #if VELOCITY
-                            /* the velocity adds up the gradients of the batch; the weight changes
-                             * after the last sample */
+                            /* the velocity sums the gradients of the batch; the weight is changed
+                             * only after the last sample */
                             float velocity = FIRST_VELOCITY;
                             if (b == 0)
                                 velocity = FMA(momentum, velocity, decay * WEIGHT);

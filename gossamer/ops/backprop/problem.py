@@ -50,7 +50,7 @@ class BackpropProblem(Problem):
     The following fields affect times and example_inputs(), but not results:
     density: fraction of nonzero elements of x.
     binary: True if all elements of x are 0 or 1.
-    decay: True if weight decay is not 0.
+    decay: True if the weight decay is not 0.
 
     Inputs:
     0. x, (rows, sizes[0]) float32.
@@ -76,9 +76,9 @@ class BackpropProblem(Problem):
     v = c v + (1 - c) g^2, where BETAS = (b, c). At update t,
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
-    Sources: training by back-propagation on a GPU with everything resident (2013), for online
-    training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, in the form of
-    the last lines before section 2.1. All other methods are standard.
+    Sources: a publication of 2013 on back-propagation on a GPU with all data in GPU memory, for
+    online training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, in the
+    form of the last lines before section 2.1. All other methods are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -185,9 +185,9 @@ class BackpropProblem(Problem):
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
         zero about equally often. This matters for exact blocking, which skips inputs that are zero
-        in all samples of a block. With the density of binarised MNIST, 0.146, 36% of the example's
-        inputs are nonzero in at least one of eight samples, and cannot be skipped; in MNIST itself
-        35% are. If all inputs were zero equally often, 72% of them could not be skipped.
+        in all samples of a block. At the density of binarised MNIST, 0.146, exact blocking in
+        blocks of eight samples must process 36% of the example's inputs, and 35% of MNIST's. If
+        all inputs were zero equally often, it would have to process 72%.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -219,7 +219,7 @@ class BackpropProblem(Problem):
         return layers
 
     def of_samples(self, count: int) -> BackpropProblem:
-        """Return the same problem for another number of samples."""
+        """Return the same problem with another number of samples."""
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:

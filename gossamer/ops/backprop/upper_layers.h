@@ -3,8 +3,8 @@
  * and biases.
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers l >= 1 are stored input
- * by input: a row has the weights of one input. A sample's outputs, its errors and the rows
- * of weights are padded with zeros to multiples of 4. One more float makes the length of a row odd,
+ * by input: a row has the weights of one input. Rows of weights, and a sample's outputs and errors,
+ * are padded with zeros to multiples of 4. One more float per row of weights makes its length odd,
  * so that work-items access the weights along and across rows without bank conflicts. */
 
 #pragma once
@@ -16,10 +16,10 @@
 #define WIDTH 44 /* units of a sample, padded; it is also the offset from a bias to its velocity */
 #define BATCH 1 /* samples of an update */
 #define VELOCITY 0 /* 1: momentum is used */
-#define UNIT_AT 0, 32 /* for each layer the offset of its units among the units of a sample */
-/* for each layer l >= 1 the offset of its weights in shared memory, in floats */
+#define UNIT_AT 0, 32 /* for each layer, the offset of its units among the units of a sample */
+/* for each layer l >= 1, the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
-/* for each layer the offset of its parameters among the network's parameters, then the number of
+/* for each layer, the offset of its parameters among the network's parameters; last, the number of
  * parameters of the network */
 #define PARAMETER_AT 0, 2080, 2410
 /* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
@@ -32,8 +32,8 @@
 #define BIAS_AT 264 /* offset of the biases, in floats */
 #define UPPER_VELOCITY 416 /* offset from a weight to its velocity, in floats */
 #define THREADS 128 /* work-items of the work-group */
-/* 1: no layer has more than 32 units, so that one warp does the work of the upper layers, and the
- * other warps wait for this warp once */
+/* 1: no layer has more than 32 units. One warp then computes the upper layers' outputs and errors,
+ * and the other warps only wait for the end of this work. */
 #define NARROW 1
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE, given its result a */
@@ -63,8 +63,8 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
-/* Whether a work-item fetches the next sample. If some warps have no work in the upper layers, only
- * these warps fetch. */
+/* Whether a work-item fetches the next sample. If NARROW is 1, only the warps without work in the
+ * upper layers fetch, unless there is only one warp. */
 #define IS_FETCHER (item >= FIRST_FETCHER)
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
@@ -90,8 +90,8 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define BIAS_SHARED_AT (BIAS_AT + unit_at[l] + j)
 #define BIAS_GLOBAL_AT (parameter_at[l] + sizes[l] * sizes[l + 1] + j)
 
-/* Returns the sum of weight[i * row] * in[i] over every `step`th group of four inputs i, from group
- * `start` on. fours: number of groups. */
+/* Returns the sum of weight[i * row] * in[i] over groups of four inputs i: groups start, start +
+ * step, start + 2 * step, ... below `fours`. */
 INLINE float weighted(SHARED_POINTER const float *weight, SHARED_POINTER const float *in, int fours,
                       int start, int step, int row)
 {
@@ -158,8 +158,8 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
 }
 
 /* Computes the outputs and errors of the upper layers, and the errors of the first layer's units,
- * from the outputs of the first layer's units. Each step begins with a barrier, of the first warp
- * alone if NARROW is 1, else of the work-group. The caller must place a barrier of the work-group
+ * from the outputs of the first layer's units. Each step begins with a barrier: a warp barrier if
+ * NARROW is 1, else a barrier of the work-group. The caller must place a barrier of the work-group
  * after the call. */
 INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {

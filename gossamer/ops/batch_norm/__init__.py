@@ -1,4 +1,4 @@
-"""Algorithms of batch norm with the statistics of its input, as in training."""
+"""Algorithms of batch norm in training mode, with the statistics of its input."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class NumpyBatchNorm(HostAlgorithm):
 
 
 class PublishedBatchNorm(KernelAlgorithm):
-    """Two kernels that were published together with a convolution in OpenCL.
+    """Batch norm by two published kernels.
 
     In the first kernel each work-group computes the mean and the variance of one channel over the
-    whole batch, and writes them to the workspace. The second kernel normalises every element. See
-    docs/algorithms.md.
+    whole batch, and writes them to the workspace. The second kernel normalises every element. The
+    kernels were published together with a convolution in OpenCL; see docs/algorithms.md.
     """
 
     op = "batch_norm"
@@ -90,14 +90,14 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
                       momentum: float | None = None) -> Launch:
     """Return the launch that computes the statistics of each channel.
 
-    The kernel writes an array (3, channels), which holds for each channel of input 0 the float32
-    mean, the exact mean minus the float32 mean, and gamma / standard deviation.
+    The kernel writes an array (3, channels). For each channel of input 0, it holds the mean as
+    computed in float32, the exact mean minus this mean, and gamma / standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items per work-group.
     statistics: function that a Launch calls to get the buffer of the array.
-    momentum: factor of the stored mean and variance in the new mean and variance, which are
-    outputs 1 and 2; None if output 0 is the only output.
+    momentum: weight of the stored mean and variance in their new values, which are outputs 1 and 2;
+    None if output 0 is the only output.
     """
     stored: tuple[Argument | Callable[..., Argument], ...] = ()
     if momentum is not None:

@@ -1,4 +1,4 @@
-"""Batch norm with the statistics of its input, as in training."""
+"""Batch norm in training mode, with the statistics of its input."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BatchNormProblem(UnaryProblem):
 
     input: spec of x, of rank 2 or more.
     epsilon: number that is added to the variance.
-    momentum: factor of the stored mean and variance in the new mean and variance; None if y is the
-    only output.
+    momentum: weight of the stored mean and variance in their new values; None if y is the only
+    output.
 
     Raises ValueError if the input is not float32, if its rank is below 2, or if its channels are
     empty and the new mean and variance are outputs.

@@ -105,7 +105,7 @@ def _joined(problem: ConcatProblem) -> ValueFacts:
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor in memory as equally spaced rows of contiguous elements.
+    """A tensor in memory, as equally spaced rows of contiguous elements.
 
     size: number of elements in a row.
     first: index of the first row's first element.
@@ -159,8 +159,7 @@ def _launch(device: Device, element: int, rows: int, pitch: int,
     element: size in bytes of the elements that the kernel copies.
     rows: number of rows, the same for every input and the output.
     pitch: pitch of the output's rows.
-    parts: for each input, its index, its rows, and the index of the output element to which its
-    first element is copied.
+    parts: for each input, its index, its rows, and the index in the output of its first element.
     """
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(

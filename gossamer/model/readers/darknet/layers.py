@@ -137,7 +137,7 @@ def softmax(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def crop(network: DarknetNetwork, section: Section) -> Layer:
-    """Append the centre of the picture.
+    """Append a crop to the centre of the picture.
 
     Unless `noadjust` is set, the range [0, 1] is mapped to [-1, 1].
     """
@@ -256,11 +256,12 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
     to every n-th pixel of every n-th row.
     """
     if section.text("weights_type", "none") != "none":
-        raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
-                                  "only none", "weights_type")
+        raise section.unsupported(f"weights_type={section.text('weights_type')} is not supported; "
+                                  "expected weights_type=none", "weights_type")
     for key in ("alpha", "beta"):
         if section.number(key, 1) != 1:
-            raise section.unsupported(f"{key}={section.text(key)} is not computed, only 1", key)
+            raise section.unsupported(f"{key}={section.text(key)} is not supported; expected "
+                                      f"{key}=1", key)
     indices = section.integers("from")
     if not indices:
         raise section.error("lacks from=..., the layers that it adds")
@@ -283,8 +284,8 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 def scaled(network: DarknetNetwork, section: Section) -> Layer:
     """Append the product of another layer and the layer before this section.
 
-    The layer before this section has one number per channel or, with the option scale_wh, one
-    number per pixel; in a [sam] section, it has the other layer's shape.
+    The layer before a [scale_channels] section has one number per channel or, with the option
+    scale_wh, one number per pixel. The layer before a [sam] section has the other layer's shape.
     """
     x = network.image_before(section)
     layer = network.layer(section, section.integer("from", least=-section.index), "from")
@@ -293,8 +294,9 @@ def scaled(network: DarknetNetwork, section: Section) -> Layer:
     if section.kind == "scale_channels" and section.flag("scale_wh"):
         expected = f"1x{layer.height}x{layer.width}"
     if x.shape_text != expected:
-        raise section.error(f"the layer before it has {x.shape_text}, expected {expected} for "
-                            f"layer {section.text('from')} of {layer.shape_text}", "from")
+        raise section.error(f"the layer before this section has the shape {x.shape_text}; expected "
+                            f"{expected}, because layer {section.text('from')} has the shape "
+                            f"{layer.shape_text}", "from")
     value = network.build.elementwise(apply("mul"), layer.value, x.value, **network.names(section))
     return replace(layer, value=activate(network, section, value, "linear"))
 

@@ -170,7 +170,7 @@ class WeightsFile:
     """The parameters in a .weights file, which are read in order.
 
     The header consists of three int32 (major version, minor version, revision) and the number of
-    photos seen in training, an integer of 8 bytes from version 0.2 on and of 4 bytes in older
+    photos seen in training. This number has 8 bytes from version 0.2 on, and 4 bytes in older
     versions.
 
     path: path of the file.

@@ -37,8 +37,8 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
     with the suffix .names. The default file may be absent.
 
     Raises InputError if a file cannot be read, ModelError if a file is damaged or the files do not
-    match, and UnsupportedError for a section or option that gossamer does not compute; the messages
-    name the line.
+    match, and UnsupportedError for a section or option that gossamer does not compute. Messages
+    about sections and options name the line.
     """
     net, *sections = read_sections(cfg)
     numbers = WeightsFile(weights)
@@ -116,8 +116,8 @@ def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
 def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
     """Return the lines of a .names file.
 
-    The result is empty if the file does not exist or, with a warning, if the number of its lines is
-    not `classes`.
+    The result is empty if the file does not exist. It is also empty, with a warning, if the number
+    of its lines is not `classes`.
     """
     if not path.is_file():
         return ()
@@ -154,8 +154,8 @@ def _region(network: DarknetNetwork, section: Section) -> Layer:
     if "tree" in section.options:
         raise section.unsupported("tree=... is not computed: it groups classes as a tree", "tree")
     if section.integer("coords", 4) != 4:
-        raise section.unsupported(f"coords={section.text('coords')} is not computed, only 4",
-                                  "coords")
+        raise section.unsupported(f"coords={section.text('coords')} is not supported; expected "
+                                  "coords=4", "coords")
     count = section.integer("num", 1)
     cell = network.input.width / x.width, network.input.height / x.height
     anchors = tuple((width * cell[0], height * cell[1])

@@ -200,8 +200,8 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
 def _log_sum_exp(node: OnnxNode) -> None:
     """Convert ReduceLogSumExp.
 
-    The greatest element, if finite, is subtracted before the exponential, so that the exponential
-    cannot overflow, and is added to the result again.
+    The greatest element, if finite, is subtracted before the exponential and added to the result
+    afterwards, so that the exponential cannot overflow.
     """
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
@@ -222,10 +222,10 @@ def _log_sum_exp(node: OnnxNode) -> None:
 def _gemm(node: OnnxNode) -> None:
     """Convert Gemm.
 
-    The attribute alpha is multiplied into b if b is constant, else it becomes part of the epilogue.
-    The attribute beta is multiplied into c if c is constant. A constant c with one value per column
-    becomes the bias. Any other c is added in a separate node, which multiplies a c that is not
-    constant by beta.
+    The attribute alpha is multiplied into B if B is constant, else it becomes part of the epilogue.
+    The attribute beta is multiplied into C if C is constant. A constant C with one value per column
+    becomes the bias. Any other C is added in a separate node; if C is not constant, this node also
+    multiplies it by beta.
     """
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
@@ -319,8 +319,8 @@ def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
     """Emit a layer norm or RMS norm as one node if possible, and return whether this was possible.
 
-    One node is not possible if the scale or the bias depends on the data, or if axis 0 is
-    normalised, since the scale would then be broadcast along the batch.
+    One node is not possible if the scale or the bias depends on the data. It is not possible either
+    if axis 0 is normalised, because the scale would then be broadcast along the batch.
     """
     x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
     if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):

@@ -39,7 +39,7 @@ _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize"
 """Prefixes of the names of operators that only quantised networks have."""
 _BOX_CHOICES = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
-"""Operators by which exported detectors select boxes."""
+"""Operators that select boxes in exported detectors."""
 
 
 _CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **EINSUM, **QUANTISED}

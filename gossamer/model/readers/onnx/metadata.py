@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 def read(model: onnx.ModelProto) -> ModelMetadata:
     """Return the metadata stored in a file's `metadata_props`.
 
-    A text whose format differs from that of entries() is ignored, since other programs use the same
+    Texts that do not have the format of entries() are ignored, because other programs use the same
     keys for other purposes.
     """
     texts = {entry.key: entry.value for entry in model.metadata_props}

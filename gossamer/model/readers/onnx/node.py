@@ -1,6 +1,6 @@
 """OnnxNode: a node of an ONNX file while it is converted. Integers: the file's quantised values.
 
-A quantised value holds integers q of few bits for the numbers (q - zero point) * scale. In
+A quantised value consists of integers q of few bits, which stand for (q - zero point) * scale. In
 gossamer's graph, the value is the difference q - zero point in float32, which represents these
 integers exactly. Because 0 represents the zero point, images can be padded with zeros. The rounding
 to integers is element-wise arithmetic, which is fused into the epilogue of the preceding layer. If
@@ -114,12 +114,13 @@ class Scaled:
 
 
 Requantise = Callable[["OnnxNode", np.ndarray, np.ndarray, str], Centred]
-"""A function that adds the node that rounds a layer's float result to integers, and returns the
-integers. Its arguments are the QuantizeLinear of the file, the scale and the zero point (one number
-each), and the dtype of the integers.
+"""A function that rounds a layer's float result to integers: it adds a node to the graph, and
+returns the integers. Its arguments are the QuantizeLinear of the file, the scale and the zero point
+(one number each), and the dtype of the integers.
 
-ONNX Runtime fuses a layer, the nodes that dequantise the layer's inputs, and the node that
-quantises its result into one operator on integers. The function rounds as this fused operator does.
+ONNX Runtime fuses several nodes into one operator on integers: a layer, the nodes that dequantise
+the layer's inputs, and the node that quantises the layer's result. The function rounds as this
+operator does.
 """
 
 
@@ -261,7 +262,7 @@ class OnnxNode:
         self._asked.update(names)
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """Return an attribute that must have one of some values; the first is the default."""
+        """Return an attribute that must have an allowed value; the first value is the default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
             expected = " or ".join(map(quoted, allowed))

@@ -26,9 +26,8 @@ from gossamer.onnx_model import MOST_PARAMETERS, subgraphs
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains with operators that ONNX Runtime supports."""
 _CAST_OPSET = 17
-"""The opset of nodes that are added to a file that uses no operators of ONNX's own domain. All
-supported versions of ONNX Runtime support this opset, but perhaps not the newest opset of the
-installed onnx."""
+"""The opset of added nodes in a file without operators of ONNX's own domain. All supported versions
+of ONNX Runtime support this opset; they may not support the newest opset of the installed onnx."""
 _FLOAT64 = "which is float64; set a precision, such as fp32, to compute it in float32"
 """The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
@@ -87,7 +86,7 @@ class Parts:
         """Return whether the results of a node follow from shapes and constants.
 
         If so, gossamer can compute the results without an algorithm. Returns False if a result is a
-        float64 output of the network, since the result would become float32.
+        float64 output of the network, because the result would become float32.
         """
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
@@ -186,8 +185,8 @@ class Parts:
         """Return the steps that become the tail.
 
         A step is in the tail if it depends on another step of the tail, or on an input that is not
-        a numeric tensor. A step that makes a value that cannot leave its part is also in the tail
-        if the value is an output of the network, or is read outside of the part or in the tail.
+        a numeric tensor. If a value that cannot leave its part is an output of the network, or if
+        the tail or a step outside of the part reads it, the step that makes it is also in the tail.
         """
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
@@ -223,8 +222,8 @@ class Parts:
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
         """Return the values that a step reads.
 
-        If `as_in_file` is set or ONNX Runtime computes the node, the values are the inputs of the
-        file's node; otherwise, the inputs of the nodes that replace it in gossamer's graph.
+        If `as_in_file` is set or ONNX Runtime computes the node, these are the inputs of the file's
+        node. If not, they are the inputs of the nodes that replace it in gossamer's graph.
         """
         outcome = self._outcomes[step]
         if as_in_file or outcome.reason:
@@ -379,8 +378,8 @@ class Parts:
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
         # Pass only the rank to ONNX Runtime. If the sizes were known, ONNX Runtime would expand
-        # operators that ONNX defines as functions. If the rank were unknown, ONNX Runtime would not
-        # refuse some operators that crash the process.
+        # operators that ONNX defines as functions. If the rank were unknown, some operators would
+        # crash the process: ONNX Runtime refuses them only if it knows the rank.
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
             shape = [None] * len(shape) if self._keeps_rank(value) else None

@@ -168,7 +168,7 @@ def _max_pool(node: OnnxNode) -> None:
 def _reduce_min(node: OnnxNode) -> None:
     """Convert ReduceMin to the negative of the maximum of the negated numbers.
 
-    Integers are refused, since the smallest integer of a dtype cannot be negated.
+    Integers are refused, because the smallest integer of a dtype cannot be negated.
     """
     dtype = node.dtype(node.required(0))
     if dtype not in (None, "float32", "bool"):
@@ -179,8 +179,8 @@ def _reduce_min(node: OnnxNode) -> None:
 def _concat(node: OnnxNode) -> None:
     """Convert Concat.
 
-    The concatenation is of integers if all inputs are integers times the same scale, or integers
-    with the same zero point.
+    If all inputs are integers times the same scale, or integers with the same zero point, the
+    integers minus the zero point are concatenated.
     """
     scaled = [node.integers.scaled.get(name) for name in node.inputs]
     centred = [node.integers.centred.get(name) for name in node.inputs]
@@ -236,8 +236,8 @@ def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero:
                   dtype: str) -> Centred:
     """Add the node that computes the integers of a sum of two values, and return the integers.
 
-    Both values are integers times a scale. The node rounds as ONNX Runtime does, which combines all
-    zero points into one addend.
+    Both values are integers times a scale. As in ONNX Runtime, all zero points are combined into
+    one addend, so that the node rounds in the same way.
 
     a, b: the values; their zero points must be arrays.
     scale, zero, dtype: the scale, zero point and dtype of the sum.

@@ -172,9 +172,9 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Return a model that came without a path.
+    """Return a model that was passed in memory, without a path.
 
-    Raises InputError if data is in another file, since its folder is unknown.
+    Raises InputError if data is in another file, because the folder of this file is unknown.
     """
     if (location := external_file(model)) is not None:
         raise InputError(f"{file}: its weights are in another file, {quoted(location)}; pass the "
@@ -200,8 +200,8 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
                     keeps: bool) -> list[ValueInfo]:
     """Add inputs and outputs to the graph.
 
-    A first dimension that all inputs share counts as the batch. Outputs that the file declares
-    without a type have the type that ONNX's inference finds.
+    If the file fixes the first dimension of all inputs to the same size, this size is the batch.
+    Outputs that the file declares without a type have the type that ONNX's inference finds.
 
     outputs: as for load_onnx().
     keeps: whether ONNX Runtime computes float64.
@@ -339,7 +339,7 @@ def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, o
                      defaults: Iterable[onnx.AttributeProto], file: str) -> None:
     """Raise ModelError if a term of an equation has more than the three dots of one "...".
 
-    All texts passed to functions are checked, since a function may use them as equations.
+    All texts passed to functions are checked, because a function may use them as equations.
     """
     texts = [(source(node), attribute) for node in nodes for attribute in node.attribute
              if _key(node) in functions

@@ -52,7 +52,7 @@ MOST_LAUNCHES = 1 << 15
 
 @dataclass(frozen=True)
 class InTurn:
-    """A config of exact blocking by two launches per block.
+    """A config of exact blocking with two launches per block.
 
     In the first launch, many work-groups update the first layer's weights and multiply them by the
     samples of the block. In the second launch, one work-group per network trains the upper layers
@@ -139,10 +139,10 @@ class _Memory:
     """The arrays in the workspace, as kernel arguments.
 
     samples: the inner products of samples.
-    sums: for each sample of a block, first-layer unit and slice of the inputs, the partial sum of
-    the unit over the slice.
-    deltas: for each sample of a block and first-layer unit, the change of a weight whose input
-    is 1.
+    sums: partial sums of the first layer's units, one for each sample of a block, unit and slice of
+    the inputs.
+    deltas: changes of a weight whose input is 1, one for each sample of a block and unit of the
+    first layer.
     sum_count: number of partial sums.
     nbytes: bytes of the workspace.
     """
@@ -182,15 +182,15 @@ class Blocked(KernelBackprop):
 
     Up to rounding, the results equal those of updating all weights after each sample.
 
-    Let x_s be sample s and W_s the first layer's weights before it. Let g_s hold, for each hidden
-    unit, the change of a weight whose input is 1, so W_{s+1} = W_s + g_s x_s^T. Then
+    Let x_s be sample s, and W_s the first layer's weights before the update by x_s. Element j of
+    g_s is the change of a weight of unit j whose input is 1, so W_{s+1} = W_s + g_s x_s^T. Then
     W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
     g_s (x_s . x) and the upper layers have to be computed sample by sample.
 
     A form is a config together with the code that runs it. There are two kinds of forms. Pipelines
-    train a network with one hidden layer in one work-group, with or without tensor cores. The
-    other forms (InTurn) need two launches per block, and distribute the first layer's weights over
-    many work-groups.
+    train a network with one hidden layer in one work-group, with or without tensor cores. InTurn
+    forms need two launches per block, and distribute the first layer's weights over many
+    work-groups.
     """
 
     name = "blocked"

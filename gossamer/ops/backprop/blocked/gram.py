@@ -1,6 +1,6 @@
 """Inner products of training samples for exact blocking.
 
-One part of the samples is processed at a time, which bounds the memory of the products.
+The samples are processed part by part, to bound the memory of the products.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-/* The second launch of exact blocking by two launches per block: one work-group per network trains
+/* Exact blocking with two launches per block: the second launch. One work-group per network trains
  * on the samples of the block, one after the other. Let W be the first layer's weights before the
  * block. The first launch (advance.cl) has computed the products W x_s for the samples s of the
  * block. The sums of the first layer's units for sample s, without biases, are
  *     W x_s + sum over the block's samples r < s of (x_r . x_s) delta_r
  * where delta_r[j] is the amount by which the update after sample r changes a weight of unit j
  * whose input is 1. As soon as delta_r is known, (x_r . x_s) delta_r is added to the sums of all
- * later samples s. Weight decay multiplies W by a factor at each sample, and the inner products by
- * powers of this factor.
+ * later samples s of the block. Weight decay multiplies W by a factor at each sample, and the inner
+ * products by powers of this factor.
  *
  * upper_layers.h describes further macros. NARROW is 0. BATCH is 2, because consecutive samples use
- * different buffers. */
+ * two buffers alternately. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define UNITS 32 /* units of the first layer */
@@ -19,7 +19,8 @@
 #define TILE 64 /* samples of a work-group of gram.cl */
 #define SLICES 1 /* slices of the inputs; advance.cl has computed partial products for each slice */
 #define SUM_AT 1024 /* offset in shared memory, in floats, of the block's sums */
-#define COEFFICIENT_AT 2048 /* offset of three samples' inner products with later ones, in floats */
+/* offset, in floats, of the inner products of three samples with later samples */
+#define COEFFICIENT_AT 2048
 #define POWER_AT 2144 /* offset of the powers of the decay factor, in floats */
 #define FLOATS 2208 /* floats of shared memory */
 #endif
@@ -106,8 +107,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* the same work-item changes and reads a sum of the next sample, so no barrier is needed
-         * between the two */
+        /* the loop needs no barrier after it: the work-item that changes a sum of the next sample
+         * is the one that reads this sum */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];

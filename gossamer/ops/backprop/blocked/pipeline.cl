@@ -3,11 +3,11 @@
  *
  * A row of weights contains the weights from one input to all hidden units. The inputs are assigned
  * to the matmul warps in sectors of 8, so that each warp has an equal share of any part of a
- * picture. A warp lists its inputs that are nonzero in at least one sample of a block, with their
- * values, and reads only the rows of these inputs. A warp has ROWS groups of LANES work-items, and
- * each work-item of a group has PER_ITEM weights of a row. To change weights, the groups
- * process different rows. To multiply weights, each group processes all rows for GROUP_SAMPLES
- * samples of the block.
+ * picture. A warp makes a list of those of its inputs that are nonzero in at least one sample of a
+ * block, with their values. It reads only the rows of the listed inputs. A warp has ROWS groups of
+ * LANES work-items, and each work-item of a group has PER_ITEM weights of a row. To change weights,
+ * the groups process different rows. To multiply weights, each group processes all rows for
+ * GROUP_SAMPLES samples of the block.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros. */
@@ -86,7 +86,7 @@
  *
  * quad: the indices of the work-item's groups of four inputs.
  * valid: for each group, a mask of 32 ones if the network has the group, else 0.
- * next_row: the row in the data of a later sample.
+ * next_row: a later sample's row number in the data.
  * source: see fetch_records.
  * listed_before, listed: lengths of the warp's lists for the previous and for the current block. */
 typedef struct {
@@ -113,8 +113,8 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     state->listed = 0;
 }
 
-/* During a block, changes the weights by the updates of the previous block, multiplies them by the
- * samples of the next block, and makes the records of the next block. */
+/* During a block, changes the weights by the updates of the previous block, multiplies the changed
+ * weights by the samples of the next block, and makes the records of the next block. */
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {
@@ -209,7 +209,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps by values of 0 and a row of weights without an input */
+    /* the list is padded to whole steps with values of 0 and row INPUTS, a row without an input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)
@@ -263,8 +263,8 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 
-/* Loops over the first layer's weights. A warp accesses eight neighbouring inputs of four
- * neighbouring units: neighbouring words of both global and shared memory. */
+/* Loops over the first layer's weights. A warp accesses the weights from eight neighbouring inputs
+ * to four neighbouring units: runs of eight words in global and of four words in shared memory. */
 #define FOR_EACH_WEIGHT(BODY)                                                        \
     for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
         int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \

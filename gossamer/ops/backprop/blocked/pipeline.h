@@ -54,17 +54,17 @@ typedef struct {
     float rate, keep;
 } Run;
 
-/* The inner products and targets of the next block that a work-item has fetched. */
+/* A work-item's share of the inner products and targets of the next block. */
 typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
 /* Fetches inner products and targets of the block that begins with sample `next`.
  *
- * data_row: the row in the data of each sample of the block; missing samples have the last sample's
- * row.
- * source: the network whose inner products are fetched, which is 0 if network 0 has the same
- * samples in the same order.
+ * data_row: the row number in the data of each sample of the block. If the last block is not full,
+ * the row number of the last sample is repeated.
+ * source: the network whose inner products are fetched: 0 if network 0 has the same samples in the
+ * same order, else this network.
  * record_item: index of this work-item among those that make records. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
@@ -102,7 +102,8 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
 {
     UNROLL for (int k = 0; k < PRODUCTS_PER_ITEM; k++) {
         int n = record_item + k * RECORD_ITEMS, s = n / REACH, d = n % REACH;
-        /* for samples beyond the next block, the weights already contain this block's changes */
+        /* the coefficient is 0 for samples after the following block: their RECORD_BASE already
+         * contains the change by this sample */
         if (n < BLOCK * REACH)
             records[s * RECORD + RECORD_COEFFICIENT + d] =
                 s + 1 + d < 2 * BLOCK ? FMA(power[d], fetched->product[k], 1.0f) : 0.0f;
@@ -118,10 +119,10 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
     }
 }
 
-/* PIPELINE_PARAMETERS are the parameters of the kernels: `before` and `after` are the parameters of
- * the networks, and `first` and `count` the samples of this launch. PIPELINE_START begins a kernel:
- * it defines variables, sets shared memory to 0, and stores the powers of `keep` and the rows of
- * the first samples in the data. */
+/* PIPELINE_PARAMETERS are the parameters of the kernels. `before` and `after` are the networks'
+ * weights and biases before and after training. `first` is the first sample of this launch, and
+ * `count` the number of its samples. PIPELINE_START begins a kernel: it defines variables, sets
+ * shared memory to 0, and writes the powers of `keep` and the first samples' row numbers to it. */
 #define PIPELINE_PARAMETERS                                                                  \
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,                    \
         const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,             \
@@ -160,8 +161,8 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
 /* Loops over the blocks. The matmul warps multiply weights one block ahead and change them one
- * block behind, so the loop starts before the first block and ends behind the last. In CUDA each
- * role has its own loop, so that its warps need no registers for other roles. */
+ * block behind, so the loop starts one block before the first and ends one after the last. In CUDA
+ * each role has its own loop, so that its warps need no registers for other roles. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \

@@ -39,7 +39,7 @@ class _Layout:
 
     Subclasses reserve more memory with reserve().
 
-    reach: number of later samples with which each sample's inner products are needed.
+    reach: number of later samples by which each sample is multiplied.
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
     """
@@ -79,9 +79,9 @@ class _Layout:
         })
 
     def reserve(self, floats: dict[str, int]) -> None:
-        """Reserve shared memory, and define macros of the offsets.
+        """Reserve shared memory, and define one macro for each offset.
 
-        floats: number of floats to reserve, by the name of the macro.
+        floats: number of floats to reserve for each macro name.
         """
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
@@ -276,7 +276,7 @@ class _MmaLayout(_Layout):
                          recording)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
-        # registers hold weights, changes in two parts, fetched inputs, and the inputs' addresses
+        # registers hold weights, changes split in two, fetched inputs, and the inputs' addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _OTHER_REGISTERS)
         self.macros.update(APART=form.apart, GROUPS=self.groups)

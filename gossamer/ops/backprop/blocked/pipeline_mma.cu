@@ -1,14 +1,14 @@
 /* Online back-propagation of a network with one hidden layer by exact blocking, in one work-group
- * per network (pipeline.h), with the first layer's weights in the registers of the matmul warps and
- * its products on tensor cores.
+ * per network (pipeline.h). The matmul warps keep the first layer's weights in registers, and
+ * multiply them on tensor cores.
  *
  * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
  * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES * 16 rows) and
  * inputs as columns. The changes by the 8 samples of a block are a matrix product, (units x
- * samples) times (samples x inputs), whose accumulator has the same layout. The same registers are
- * also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t and 2 t + 1
- * are columns t and t + 4 of this operand. A group whose inputs are 0 in all samples of a block is
- * skipped.
+ * samples) times (samples x inputs), whose accumulator has the same layout. The registers of the
+ * weights are also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t
+ * and 2 t + 1 are columns t and t + 4 of this operand, for t = 0 to 3. A group whose inputs are 0
+ * in all samples of a block is skipped.
  *
  * TF32 has 11 significant bits. Each weight and each delta is therefore split into two numbers: its
  * upper 11 bits and the remainder. The inputs of a block are split as well if TF32 cannot represent
@@ -58,9 +58,9 @@
 #define LINE 32 /* floats in a line of the L2 cache */
 #define INEXACT 0x80000000u /* see Inputs */
 #define TF32_LOST_BITS 0x1fffu
-/* Hides the value of a number from the compiler. With a known value, the compiler would keep values
- * computed from the number in registers that the weights need, and would compute offsets separately
- * that differ only by a constant. */
+/* Hides the value of a number from the compiler, to leave registers for the weights. A compiler
+ * that knows the value computes many offsets in advance, even if they differ only by a constant,
+ * and keeps each of them in a register. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
@@ -79,8 +79,8 @@ INLINE void split(float value, uint &upper, uint &lower)
     lower = bits_of(value - __int_as_float((int)upper));
 }
 
-/* mma.sync.m16n8k8: adds the product of two matrices to a sum. A lane has rows lane / 4 and lane /
- * 4 + 8 of the sum, and columns 2 (lane % 4) and 2 (lane % 4) + 1. */
+/* mma.sync.m16n8k8: adds the product of two matrices to a sum. Let i = lane / 4 and t = lane % 4. A
+ * lane has rows i and i + 8 of the sum, and columns 2 t and 2 t + 1. */
 INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint second)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -92,8 +92,8 @@ INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint se
 /* The inputs of a block.
  *
  * rows: the offset in shared memory of the first matmul warp's inputs.
- * active: for each group of this warp, a bit that is set if one of the group's inputs is nonzero;
- * and INEXACT if TF32 cannot represent one of the warp's inputs. */
+ * active: for each group of this warp, a bit that is set if one of the group's inputs is nonzero.
+ * Bit INEXACT is set if TF32 cannot represent one of the warp's inputs. */
 struct Inputs {
     int rows;
     uint active;
@@ -162,7 +162,7 @@ INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, 
             *(int4 *)(pool + offset + p * 128) = state.fetched_inputs[p - start];
 }
 
-/* Returns `bits` by a ballot, so that the compiler knows that all lanes have the same value. */
+/* Returns `bits`, which are the same in all lanes. A ballot tells the compiler that they are. */
 INLINE uint warp_uniform(uint bits, int lane)
 {
     uint ballot;
@@ -170,7 +170,9 @@ INLINE uint warp_uniform(uint bits, int lane)
     return ballot;
 }
 
-/* Changes the weights by the updates of the block in `state.before`. records: its records. */
+/* Changes the weights by the updates of the block in `state.before`.
+ *
+ * records: the records of that block. */
 INLINE void change_weights(const float *pool, MatmulState &state, const float *records,
                            int matmul_warp, int lane)
 {
@@ -235,8 +237,7 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
 /* Loops over this work-item's weights.
  *
  * exists: whether the network has the weight.
- * first: the offset, among the network's parameters, of the first weight of unit j that this
- * work-item holds.
+ * first: the offset of this work-item's first weight of unit j, among the network's parameters.
  * input_offset: the offset of the weight from `first`. */
 #define FOR_EACH_WEIGHT(BODY)                                                                      \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                                          \
@@ -301,8 +302,8 @@ INLINE void add_sums(float *pool, float *records, int block, int record_item)
 #define RECORDS_OF(block) (pool + RECORD_AT + ((block) & 1) * BLOCK * RECORD)
 #define DATA_ROWS_OF(block) ((int *)pool + DATA_ROW_AT + ((block) & 1) * BLOCK)
 
-/* During a block, changes the weights by the updates of block - 1, multiplies them by the samples
- * of block + 1, and fetches the inputs of block + 2. */
+/* During a block, changes the weights by the updates of block - 1, multiplies the changed weights
+ * by the samples of block + 1, and fetches the inputs of block + 2. */
 INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, int item, int block)
 {
     COMPUTE_WARP_AND_LANE
@@ -336,7 +337,9 @@ INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, in
     state.next = after;
 }
 
-/* The registers of a work-item that makes records. next_row: the row in the data of a later sample.
+/* The registers of a work-item that makes records.
+ *
+ * next_row: a later sample's row number in the data.
  * source: see fetch_records. */
 struct Recorder {
     int next_row, source;
@@ -366,7 +369,7 @@ INLINE void make_block(float *pool, Recorder &state, const Run *run, int record_
     if (block > 0)
         write_losses(records, run, record_item, next - 2 * BLOCK);
     make_records(records, power, &fetched, run, record_item, next);
-    /* the data rows may be overwritten when all warps that make records have read them */
+    /* overwrite the data rows only when all warps that make records have read them */
     PART_BARRIER(4, RECORD_ITEMS);
     if (record_item < BLOCK) {
         data_row[record_item] = state.next_row;

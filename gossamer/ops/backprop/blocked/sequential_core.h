@@ -1,5 +1,5 @@
-/* The sequential core: the part of training a network with one hidden layer that one warp does
- * sample by sample. pipeline.h explains exact blocking, to which the core belongs.
+/* The sequential core: what one warp computes sample by sample to train a network with one hidden
+ * layer. The core is a part of exact blocking, which pipeline.h explains.
  *
  * Each sample has a record in shared memory. The core reads from the record
  *   - the sums of the hidden units, computed with older weights (RECORD_BASE),
@@ -36,7 +36,7 @@
 #include "dialect/common.h"
 
 #ifdef POCL_DEVICE_ADDRESS_BITS
-/* with unrolled loops, PoCL takes four times as long to build the kernels */
+/* PoCL takes four times as long to build the kernels with unrolled loops as without */
 #undef UNROLL
 #define UNROLL
 #endif
@@ -44,9 +44,9 @@
 /* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA, SPLIT can
  * be larger than PARTS, because the work-items exchange partial sums without shared memory.
  *
- * KEEP_IN_REGISTER makes the compiler keep a number in a register. An address computed from this
- * number stays in a register, too. Without it, the compiler would read the start of shared memory
- * again and again, which takes 25 cycles each time. */
+ * KEEP_IN_REGISTER makes the compiler keep a number in a register, and with it the addresses that
+ * are computed from this number. Without the macro, the compiler reads the start address of shared
+ * memory again for each address, which takes 25 cycles. */
 #ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
 #define PORTION SHARE
@@ -91,11 +91,11 @@ typedef struct {
     float to_output[PORTION], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
     /* pending[u][d]: the change of unit u's sum for the d-th sample after the last one */
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
-    /* bias_base: the biases before the previous block, as old as the weights with which this
-     * block's RECORD_BASE was computed; bias_start: the biases before this block, as old as the
-     * weights for the next block's RECORD_BASE */
+    /* bias_base: the biases before the previous block. This block's RECORD_BASE was computed with
+     * the weights of the same time. bias_start: the biases before this block, which become
+     * bias_base in the next block. */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
-    /* values of the last sample, because to_hidden and pending do not contain its changes yet: the
+    /* values of the last sample, whose changes to_hidden and pending do not contain yet: the
      * changes of the outputs' biases, the deltas and outputs of the hidden units, the coefficients,
      * and the factor of the weight decay */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
@@ -104,7 +104,7 @@ typedef struct {
     int origin; /* 0; it is added to addresses, to keep them in registers (KEEP_IN_REGISTER) */
 } SequentialCore;
 
-/* True if the last part's weight j is beyond the padded hidden units. */
+/* True if weight j of the last part belongs to no hidden unit, padding included. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
 /* Trains on the samples of a block.
@@ -175,7 +175,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
         }
 #ifndef __OPENCL_C_VERSION__
         if (SPLIT > 1) {
-            /* all work-items of an output add in the same order and get the same sum */
+            /* all work-items of an output add in the same order, and so get the same sum */
             float part_sum_of_lane = z;
             z = __shfl_sync(0xffffffffu, part_sum_of_lane, output);
             UNROLL for (int p = 1; p < SPLIT; p++)

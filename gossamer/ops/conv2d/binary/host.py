@@ -33,17 +33,17 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
-"""Number of 64-bit words that are compared at once, so that the words and their counts stay in a
-core's L2 cache. It was chosen on two cores of an AMD EPYC; another number may be faster on other
+"""Number of 64-bit words that are compared at once. The words and their counts must stay in the L2
+cache of a core. The number was chosen on two cores of an AMD EPYC; another may be faster on other
 CPUs."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""Maximum number of popcounts of 64-bit words whose sum fits one byte."""
+"""Maximum number of 64-bit words whose popcounts can be summed in one byte."""
 _PIXELS_AT_ONCE = 1024
-"""Small images are computed together, up to this total number of output pixels. A larger image is
+"""Maximum total number of output pixels of images that are computed together. A larger image is
 computed alone."""
 _FEW_PIXELS = 16
-"""With fewer output pixels than this number, NumPy's inner loop runs over the words of one pixel.
-Otherwise it runs over pixels or channels. The number is a rule of thumb."""
+"""Below this number of output pixels, NumPy's inner loop runs over the words of one pixel. From
+this number on, it runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -83,7 +83,10 @@ class HostPopcount(Algorithm):
 
 def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
             inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-    """Compute a layer from `inputs` to `outputs`, in the formats of a variant."""
+    """Compute a layer, and write the results to `outputs`.
+
+    variant: the formats of inputs and outputs.
+    """
     problem = layer.convolution
     x, *tensors = buffers_as_arrays(inputs, variant.inputs)
     targets = buffers_as_arrays(outputs, variant.outputs)
@@ -154,10 +157,11 @@ class Constants:
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
     """Return the initial accumulators.
 
-    With one-bit inputs, an accumulator starts from the number of products, which is the sum of the
-    products if all signs agree. Zero padding is stored as bits of 0, which represent -1; the
-    initial accumulators compensate for these wrong terms. With two-bit inputs, accumulators start
-    from 0, because _accumulators() adds the number of products with nonzero inputs.
+    An accumulator is the number of products minus twice the number of products that are -1. With
+    one-bit inputs, accumulators therefore start from the number of products. Zero padding is stored
+    as bits of 0, which represent -1; the initial accumulators compensate for the wrong products.
+    With two-bit inputs, accumulators start from 0, because _accumulators() adds the number of
+    products with nonzero inputs.
     """
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
@@ -193,11 +197,13 @@ def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.nda
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem,
              outside: np.ndarray | int = 0) -> np.ndarray:
-    """Return the values that each tap reads, (P * taps, N * output pixels).
+    """Return the values that each tap reads.
+
+    The result has shape (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
-    outside: the value of padding pixels, either one value for all planes or an array
-    (P,) with a value for each plane.
+    outside: the value of padding pixels: one value for all planes, or an array (P,) with one value
+    per plane.
     """
     top, left, bottom, right = problem.pads
     height, width = planes.shape[2:]
@@ -230,7 +236,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # fewer than `count` words of the input may remain for the last groups
+        # the last groups may have fewer than `count` words of the input
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2
@@ -244,7 +250,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Count the products of -1 of each output, (M, pixels).
+    """Count the products that are -1, for each output (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
     of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays. In

@@ -1,8 +1,8 @@
 """Binary convolution on CPUs, by code that LLVM compiles.
 
 A word holds the signs of 64 input channels. In the exclusive or of a word of inputs and a word of
-weights, each set bit stands for a product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016).
-Set bits are counted for a vector of output channels at a time.
+weights, each set bit stands for a product that is -1. Set bits are counted for a vector of output
+channels at a time. Source: M. Rastegari et al., "XNOR-Net" (ECCV 2016).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BITS = 64
 _CHUNK = 64
 """Maximum number of pixel tiles that a task computes."""
 _MOST_PIXELS = 2**24
-"""Maximum number of output pixels of an image, which bounds a table with an entry for each pixel:
-the row of its initial accumulators."""
+"""Maximum number of output pixels of an image. The limit bounds the size of a table that holds, for
+each pixel, the index of its row of initial accumulators."""
 _WORDS_PER_MICROSECOND = 4000.0
 """64-bit words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
@@ -126,7 +126,7 @@ class Work(NamedTuple):
     tasks: number of tasks per image.
     scratch: bytes of the padded or packed copy of an image.
     fixed: the arguments that are the same in every call.
-    operands: for each operand of the epilogue the address of its constant, or None for a run-time
+    operands: for each operand of the epilogue, the address of its constant; None for a run-time
     input.
     source: bytes of an image of the input.
     target: bytes of an image of a float32 output.
@@ -151,8 +151,8 @@ class Work(NamedTuple):
            ) -> Work:
         """Return the work of a layer.
 
-        rows: for a matrix product, the number of its rows, which are computed as the pixels of a
-        single image whose channels are contiguous; None for a convolution.
+        rows: number of rows of a matrix product; None for a convolution. The rows are computed as
+        the pixels of a single image whose channels are contiguous.
         """
         from gossamer.ops.conv2d.binary.host_direct_code import Shape, signs
 
@@ -179,7 +179,7 @@ class Work(NamedTuple):
         filled = blocks * tile.channels
 
         def wide(array: np.ndarray) -> np.ndarray:
-            """Pad the channels, the last axis, to a multiple of the tile's channels."""
+            """Pad the last axis, the channels, to a multiple of the tile's channels."""
             padding = [(0, 0)] * (array.ndim - 1) + [(0, filled - array.shape[-1])]
             return np.ascontiguousarray(np.pad(array, padding))
 
@@ -227,10 +227,10 @@ class Work(NamedTuple):
 
 
 def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct initial accumulators, and for each pixel the index of its row.
+    """Return the distinct rows of initial accumulators, and each pixel's row index.
 
-    The accumulators are (count, M). Pixels whose windows extend equally far beyond the image share
-    a row.
+    The rows have shape (count, M), where M is the number of output channels. Pixels whose windows
+    extend equally far beyond the image share a row.
     """
     first, kinds = [], []
     for axis, size in enumerate(base.shape[1:]):
@@ -249,8 +249,8 @@ def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.n
 def _tile(target: Processor, pixels: int) -> Tile:
     """Choose the tile of accumulators for a CPU.
 
-    The accumulators take half of the vector registers. A tile has 8 to 64 channels, so their bits
-    are whole bytes of one word.
+    The accumulators take half of the vector registers. A tile has 8 to 64 channels, so the bits of
+    its channels are whole bytes of one word.
     """
     from gossamer.ops.conv2d.binary.host_direct_code import Tile
 

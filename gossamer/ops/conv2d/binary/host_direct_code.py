@@ -15,7 +15,7 @@ from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, vect
 from gossamer.expression import Expression
 
 _MOST_STEPS = 31
-"""Maximum number of words whose set bits are counted byte by byte: 31 * 8 bits fit one byte."""
+"""Maximum number of words whose set bits are counted in bytes: the count 31 * 8 fits one byte."""
 _ALL_BYTES = 0x00FF00FF00FF00FF
 
 
@@ -24,14 +24,14 @@ class Shape:
     """The properties of a layer on which its generated code depends.
 
     depth: number of input channels.
-    words: number of words per pixel and plane, each with 64 input channels.
-    planes: number of planes of the input: bits per value.
-    packs: True if the input consists of floats, which are packed first.
+    words: number of words per pixel and plane; a word holds 64 input channels.
+    planes: number of planes of the input, one plane for each bit of a value.
+    packs: True if the input consists of floats, which the generated code packs first.
     size: rows and columns of the input.
     padded: rows and columns of the input with its padding.
     pads: rows of padding above the input, and columns to its left.
     stride: input rows and columns from one output to the next.
-    steps: number of words of a window, in each plane.
+    steps: number of words per window and plane.
     channels: number of output channels.
     image: rows and columns of the output.
     channels_last: True if the channels of a pixel are contiguous.
@@ -85,7 +85,7 @@ class Tile:
 
     pixels: number of pixels.
     vectors: number of vectors per pixel.
-    lanes: number of output channels of a vector.
+    lanes: number of output channels per vector.
     counts_words: True if the CPU can count the set bits of each 64-bit element of a vector. If not,
     the set bits of each byte are counted.
     """
@@ -120,7 +120,7 @@ def signs(shape: Shape, tile: Tile, chunk: int) -> str:
     borders: the row of `base` for each pixel.
     base: rows with the initial accumulators of all channels.
     lower, upper: the thresholds of each channel.
-    falls: nonzero for channels whose result falls as the accumulator grows.
+    falls: nonzero for channels whose result decreases as the accumulator grows.
     alphas: the magnitude of each channel's weights.
     """
     code = Code(ir.Module(), "signs", [POINTER, INT64, INT64, POINTER])
@@ -170,8 +170,8 @@ class _Signs:
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
         """Emit the loop over the tiles of a task.
 
-        channels: number of the block's channels that exist in the output; 0 for a block beyond the
-        last channel, which only fills a word of bits with zeros.
+        channels: number of the block's channels that exist in the output. For a block beyond the
+        last channel it is 0; the task then only fills the rest of a packed word with zeros.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -337,7 +337,7 @@ class _Signs:
             channel, INT64(4))), 4 * part * self.tile.lanes)
 
     def _different(self, panel: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Count the products of -1, for each pixel and each vector of channels.
+        """Count the products that are -1, for each pixel and each vector of channels.
 
         If inputs may be 0, also return the number of nonzero inputs in the window of each pixel.
         """
@@ -477,7 +477,8 @@ class _Signs:
                      channel: Any, channels: int) -> None:
         """Store the signs that follow from comparisons with thresholds.
 
-        In channels whose number in `falls` is nonzero, the result falls as the accumulator grows.
+        In channels whose element of `falls` is nonzero, the result decreases as the accumulator
+        grows.
         """
         b, tile = self.code.builder, self.tile
         flags = self.code.at(self.given["falls"], b.mul(channel, INT64(4)))
