@@ -4,8 +4,8 @@ The algorithm is an implicit GEMM: rows are output pixels, columns are output ch
 over the words of a pixel's window. On tensor cores the product of two bits is 1 if both bits are 1;
 bits.h explains how to compute sums of products of signs from products of bits.
 
-Source of 1-bit tensor core instructions for binary convolutions: A. Li and S. Su, "Accelerating
-binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
+The use of 1-bit tensor core instructions for binary convolutions was published by A. Li and S. Su,
+"Accelerating binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 """
 
 from __future__ import annotations
