@@ -59,7 +59,7 @@ class PublishedForm:
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The config of a variant."""
+        """The kernel and its sizes as the config of a variant."""
         config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
                                                      ("threads", self.threads))
         return (*config, ("points", self.points)) if self.variant == "tiled" else config

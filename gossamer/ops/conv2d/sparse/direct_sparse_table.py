@@ -50,7 +50,7 @@ _LOOP = 10
 _STORE = 30
 """Instructions to store one point."""
 _START = 1500
-"""Cycles to look up a block and its first columns, and to store results, together."""
+"""Total cycles to look up a block, to look up its first columns, and to store results."""
 _LATENCY = 300
 """Cycles from loading a column's offset to receiving its input, mostly from the L2 cache."""
 _LONGEST = 2

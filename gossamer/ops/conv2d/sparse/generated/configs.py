@@ -24,7 +24,7 @@ from gossamer.ops.weights import WeightsInfo
 # an H200. On other devices, these rates only decide the order in which configs are tried, because
 # the tuner's measurements correct the scale of an algorithm's estimates.
 _START = 2000
-"""Cycles before the first product and after the last product, together."""
+"""Total cycles before the first product and after the last product."""
 _CYCLES_PER_INSTRUCTION = 1.07
 """Cycles for which an instruction of a warp occupies a sub-partition of a multiprocessor."""
 _FETCHED, _FETCHED_BY_K_GROUPS, _FETCHED_AHEAD, _ONE_ENTRY = 4.1, 4.7, 6.1, 0.83
@@ -60,8 +60,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """Maximum number of work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""Maximum number of kinds that add their best config to the candidates, besides the leading
-configs. A kind is all configs with the same channels, k_groups and prefetch warps."""
+"""Maximum number of kinds that add their best config to the candidates, besides the first configs
+(item 1 of `configs`). A kind is all configs with the same channels, k_groups and prefetch warps."""
 
 
 def lines(division: GeneratedTiling) -> float:
