@@ -173,8 +173,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Return one launch, or none if the output is empty.
 
-    If the variant's tensors are matrices, the layer is computed as a convolution of one image whose
-    pixels are the rows of the matrix.
+    If the variant's tensors are matrices, the layer is computed as a convolution of one image. Its
+    pixels are the rows of the input matrix.
 
     weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.

@@ -95,8 +95,8 @@ struct Geometry {
     int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
     uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                           : (chunk * its.run_pieces + first_line) << 4;
-    /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
-     * step_columns columns of pixels, and of step_from elements of x. */
+    /* In pixels, a step of LINE_STEP places is step_images images, step_rows rows and step_columns
+     * columns; in x, it is step_from elements. */
     int image_rows = (int)QUOTIENT(its.image_places, its.pitch) * its.stride_h;
     int row_columns = its.pitch * its.stride_w;
     int step_images = (int)QUOTIENT(LINE_STEP, its.image_places);

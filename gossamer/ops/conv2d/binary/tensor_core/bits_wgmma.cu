@@ -92,7 +92,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
     SHARED ALIGNED(16) uint zeros[4];
 #endif
-    /* the shuffle tells the compiler that all lanes of a warp have the same number here */
+    /* because of the shuffle, the compiler knows that all lanes of a warp have the same number */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
