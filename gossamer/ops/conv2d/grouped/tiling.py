@@ -94,7 +94,7 @@ class Layout:
         return rounded_up(max(map(self._words, range(self.units))), 2)
 
     def _words(self, unit: int) -> int:
-        """Return the number of words of a pixel with input channels of a unit."""
+        """Return the number of words of a pixel that hold input channels of a unit."""
         problem = self.problem
         last = min((unit + 1) * self.unit, problem.out_channels) - 1
         end = (last // problem.group_out_channels + 1) * problem.group_channels

@@ -1,7 +1,7 @@
 """Direct sparse convolution on CPUs, by code that LLVM compiles.
 
 The method is the direct sparse convolution of J. Park et al., "Faster CNNs with Direct Sparse
-Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied with a shifted view
+Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied by a shifted view
 of the padded input. In this implementation, a tile of the output stays in registers while the
 weights of an output channel are read. Input channels are processed in blocks, so that the part of
 each block that a tile reads stays in the L1 cache.

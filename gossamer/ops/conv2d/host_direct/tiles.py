@@ -27,7 +27,7 @@ lanes of a row's last vector."""
 
 @dataclass(frozen=True)
 class Views:
-    """The views of an input channel, with which nonzero weights are multiplied.
+    """The views of an input channel that nonzero weights multiply.
 
     A view consists of every stride-th row and column of the padded input, beginning at a row and a
     column. A tap further down reads the same view from a later row. With SHARED, a tap further
