@@ -1,7 +1,7 @@
 """Binary convolutions: their conditions, their formats, and the words that hold their bits.
 
 All weights of an output channel must have the same nonzero magnitude, and all inputs must be -1, 0
-or 1. The inner product of signs is an integer, the accumulator. The epilogue's input is the
+or 1. The accumulator is the inner product of the signs, an integer. The epilogue's input is the
 accumulator times the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 need
 one bit each ("bits"); inputs of -1, 0 and 1 need two bits each ("trits").
 """
@@ -93,7 +93,7 @@ def _dtype_of(known: ValueFacts) -> str | None:
 
 @dataclass(frozen=True)
 class BinaryLayer:
-    """A binary convolution, as algorithms on bits compute it.
+    """A binary convolution that is computed with bit operations.
 
     convolution: the problem. Its epilogue has one or two results. If there are two, the first is
     written as floats and the second as packed words.
@@ -217,8 +217,8 @@ def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
     """Return values (N, C, H, W) of a packed dtype as words (N, words, H, W, planes).
 
-    Unlike `gossamer.tensor.pack`, this does not check for values that the dtype cannot hold; a NaN
-    becomes -1.
+    Unlike `gossamer.tensor.pack`, this function does not check for values that the dtype cannot
+    hold. A NaN becomes -1.
     """
     bits = PACKED_DTYPES[dtype].bits(values)
     n, c, *rest = bits.shape

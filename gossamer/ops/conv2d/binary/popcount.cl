@@ -1,14 +1,15 @@
 /* Convolution of signs by XOR and popcount of words.
  *
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
- * columns of outputs. Shared memory holds its input words, CHUNK words of each pixel at a time. A
- * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp compute 32
- * consecutive channels. They read the same input words, and their votes form 32 output bits. */
+ * columns of outputs. Shared memory holds the work-group's input words, CHUNK words of each pixel
+ * at a time. A work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp
+ * compute 32 consecutive channels. They read the same input words, and their votes form 32 output
+ * bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is set where the input is not 0 */
+ * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
@@ -56,8 +57,8 @@
 #define HALF_WORDS (TILE_M / 32) /* 32-bit parts of the packed channels of one output pixel */
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
-/* With 16 results or more per work-item, the loops over taps are not unrolled. Unrolled, they would
- * load the inputs of several taps ahead, which do not fit in the registers. */
+/* With 16 results or more per work-item, the loops over taps are not unrolled. Unrolled loops would
+ * load the inputs of several taps ahead, and the registers have no room for these inputs. */
 #if WORK_H * WORK_W < 16
 #define UNROLL_TAPS UNROLL
 #else
@@ -208,8 +209,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* Bits outside of the image are 0 and count as -1. A tap there has therefore subtracted
-             * the sum of the signs of its weights, which is added back here. */
+            /* Bits outside of the image are 0 and count as -1. Each tap outside of the image has
+             * therefore subtracted the sum of its weights' signs. This sum is added back here. */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)

@@ -1,10 +1,11 @@
 """popcount: binary convolution by exclusive or and popcount, for OpenCL and CUDA.
 
-The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
-words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
-computes up to 4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32
-work-items packs 32 results. The published method takes the sign of a result; here the vote compares
-a sum with an integer threshold of its channel.
+The kernel follows the published method of binary convolutions on GPUs (docs/binary.md). Channels
+are packed into words of b = 32 or 64 bits, in the layout N(C/b)HWb. A tile has several output
+channels, rows and columns; a work-item computes up to 4 x 4 outputs of one channel. Inputs are
+staged in shared memory, and a vote of 32 work-items packs 32 results. In the published method, the
+vote is on the signs of results. In this implementation, it is on comparisons of sums with integer
+thresholds of their channels.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Return one launch, or none if the output is empty.
 
-    If the variant's tensors are matrices, the layer is computed as a convolution of one image whose
-    pixels are the rows of the matrix.
+    If the variant's tensors are matrices, the layer is computed as a convolution of one image. Its
+    pixels are the rows of the input matrix.
 
     weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.
@@ -263,9 +264,10 @@ def fitting(problem: Conv2dProblem, device: Device,
 def _expected_gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
     """Return the estimated time of a launch on a GPU in microseconds.
 
-    Two times are estimated: how long a multiprocessor is busy with counting bits and copying words
-    to shared memory for all of its work-groups, including outputs beyond the image and beyond the
-    last channel; and how long a work-item waits for each count and for each chunk of words.
+    The estimate follows from two times. The busy time of a multiprocessor is the time to count bits
+    and to copy words to shared memory for all of its work-groups, including outputs beyond the
+    image and beyond the last channel. The waiting time of a work-item is the latency of its counts
+    and of the copies of its chunks.
     """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.taps

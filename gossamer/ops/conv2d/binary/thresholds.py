@@ -5,8 +5,8 @@ The results are exact, and each bit needs one comparison.
 An accumulator is an integer between known bounds. Assume that the epilogue maps accumulators to -1,
 0 or 1, and that this function is monotonic. Then two integers per channel determine where the
 result changes. To find them, the epilogue is computed in float64, like the reference, for every
-accumulator. Scale, bias and batch norm are part of the epilogue. With a negative scale the result
-falls; with a scale of 0 it is constant.
+accumulator. Scale, bias and batch norm are part of the epilogue. With a negative scale, the result
+falls as the accumulator rises; with a scale of 0, the result is constant.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FOUND: LruCache[Thresholds | None] = LruCache(
 
 
 def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:
-    """Return the table of thresholds on the device or None, and the remaining epilogue."""
+    """Return the table of thresholds on the device (or None), and the remaining epilogue."""
     problem = layer.convolution
     table = None if layer.has_two_results else packed_thresholds(
         weights, problem.epilogue, problem.depth)
@@ -74,7 +74,7 @@ def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | No
 
 
 def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
-    """Return the table of an epilogue's thresholds on the device; see `find_thresholds`."""
+    """Return an epilogue's table of thresholds on the device, or None; see `find_thresholds`."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table

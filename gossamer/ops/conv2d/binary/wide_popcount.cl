@@ -1,4 +1,4 @@
-/* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
+/* Convolution of signs on CPUs: a work-group is one work-item. For PIXELS output pixels and
  * LANES = 8 * VECTORS output channels the work-item counts the pairs of an input and a weight whose
  * signs differ. A vector holds one 64-bit word of weights for each of eight output channels. The
  * words of the input are broadcast to vectors one by one. Nothing is staged in shared memory.
@@ -14,7 +14,7 @@
 #define PIXELS 4 /* output pixels of a work-item */
 #define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is set where the input is not 0 */
+ * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
@@ -79,12 +79,11 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;
 
     ulong8 different[PIXELS][VECTORS];
-    /* for each pixel the number of products whose input is not 0 */
+    /* for each pixel: the number of products whose input is not 0 */
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* in place of pixels beyond the last one, the last pixel is computed again but not
-         * stored */
+        /* beyond the last pixel, the last pixel is computed again, but not stored */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;
@@ -96,7 +95,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
 
     for (int r = 0; r < kernel_height; r++)
         for (int s = 0; s < kernel_width; s++) {
-            /* for each output pixel the input word to read next, and the distance from one word of
+            /* for each output pixel: the input word to read next, and the distance from one word of
              * the input pixel to the next */
             const GLOBAL ulong *from[PIXELS];
             int apart[PIXELS];
@@ -186,7 +185,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
                 }
 #if OUTPUT_PLANES
                 int target = (group * group_channels + in_group) / 32;
-                /* the last block's lanes may go beyond the words of the output */
+                /* some lanes of the last block may belong to no word of the output */
                 if (lanes > 0 || (GROUP_COUNT(1) == 1 && target < out_words * OUT_HALVES)) {
                     size_t place = ((size_t)(pixel / plane * out_words + target / OUT_HALVES) * plane
                                     + pixel % plane) * OUTPUT_PLANES * OUT_HALVES

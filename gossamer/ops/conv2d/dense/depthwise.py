@@ -29,12 +29,12 @@ _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
 """Rows and columns of outputs that a work-item computes, in the order in which they are tried for
-large problems. `_HALF_SHAPES` is for float16, by stride (2 includes larger strides); `_SHAPES` is
-for float32. The fastest shapes on an H200 come first. On any device, every shape may be
-measured."""
+large problems. `_SHAPES` is for float32. `_HALF_SHAPES` is for float16; its keys are strides, and 2
+includes larger strides. The fastest shapes on an H200 come first. On any device, every shape may
+be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
-"""Maximum number of taps at which registers have room for the weights of eight channels."""
+"""Maximum number of taps for which registers have room for the weights of eight channels."""
 _MAX_WIDTH = 64
 
 
@@ -123,8 +123,9 @@ def _variants(problem: Conv2dProblem, device: Device,
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
     """Return the number of channels that a work-item computes.
 
-    The number is 8 or 4, at most 16 bytes, if channels are adjacent in memory and their number is
-    a multiple of it; else it is 1.
+    If channels are adjacent in memory and each input channel has one output channel, the result is
+    the largest of 8, 4 and 1 that divides the number of channels; 8 is possible only in float16
+    with at most _EIGHTFOLD_TAPS taps. In all other cases, the result is 1.
     """
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
@@ -151,8 +152,8 @@ _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
-"""Number of work-items that must fit a multiprocessor at once, which bounds the registers that each
-can use."""
+"""Number of work-items that must fit a multiprocessor at once. It bounds the registers of each
+work-item."""
 _TILINGS = 4
 """Maximum number of candidate tilings in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)
@@ -194,7 +195,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Number of channel pairs per tile; all tiles have about equally many."""
+        """Number of channel pairs of a tile; channels are divided about evenly among tiles."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
@@ -260,7 +261,7 @@ class _Tiling:
 class DepthwiseTiled(Algorithm):
     """Depthwise convolution with inputs and weights in shared memory.
 
-    This leaves room in the registers for a strip of outputs even if filters are large.
+    The registers therefore have room for a strip of outputs even if filters are large.
     """
 
     op = "conv2d"

@@ -2,8 +2,8 @@
  *
  * A work-group computes STRIPS_Y * ROWS by STRIPS_X * COLUMNS outputs of 2 * PAIRS channels. The
  * work-group copies the weights of these channels while the previous kernel may still run, and then
- * the halo of its tile. A work-item computes ROWS by COLUMNS neighbouring outputs of a pair of
- * channels. The work-item converts each input of its window once, and neighbouring work-items read
+ * the inputs that its tile reads. A work-item computes ROWS by COLUMNS neighbouring outputs of a
+ * pair of channels and converts each input of its window once. Neighbouring work-items read
  * neighbouring channels. Sums are float32. The epilogue's tensor operands have the layout of y. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

@@ -1,5 +1,5 @@
-/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored:
- * its values are gathered from the input when tiles are filled (implicit im2col). An index k of the
+/* Convolution as a tiled matrix product with implicit im2col. The left matrix, output pixels by K,
+ * is never stored: its values are gathered from the input when tiles are filled. An index k of the
  * axis K stands for an input channel c of the group and a tap (r, s).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
@@ -14,8 +14,8 @@
  * a multiprocessor at once, which bounds the registers.
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
- * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors. */
+ * y_channels channels in memory: if y is a part of a larger tensor, y_channels counts the channels
+ * of the larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_P 64 /* output pixels of a tile */
@@ -149,7 +149,8 @@
     (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
-/* Stores the units in registers to the two tiles in shared memory that begin at `tile`. */
+/* Stores the work-item's units from registers to shared memory, where tile A begins at `tile` and
+ * is followed by tile B. */
 #define STORE_TILE(tile)                                                         \
     {                                                                            \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \

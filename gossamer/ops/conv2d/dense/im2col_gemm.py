@@ -271,8 +271,8 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
     """Return the number of work-groups that must fit a multiprocessor.
 
-    With scalar loads, addresses take four times as many registers, so the widest tiles would spill
-    registers if two work-groups had to fit.
+    Scalar loads need four times as many registers for addresses as vector loads do, so the widest
+    tiles would spill registers if two work-groups had to fit.
     """
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
@@ -299,7 +299,7 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 def _processor_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on a CPU in microseconds.
 
-    The time is that of the multiply-adds and stores of all work-groups, padding included.
+    The estimate covers the multiply-adds and stores of all work-groups, including padding.
     """
     rounds = -(-_work_groups(problem, tile) // max(device.limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k

@@ -1,6 +1,7 @@
 """published: convolution by the three kernels of the published OpenCL program.
 
-The kernels write the im2col matrix, multiply it by the weights, and apply bias and activation.
+The kernels write the im2col matrix, multiply it by the weights, and apply bias and activation; see
+"The published form" in docs/algorithms.md.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@
 
 /* a_members: number of matrices A; member i of the batch reads matrix i % a_members. Each member
  * has its own matrices B and C.
- * first: elements of C before the first result. */
+ * first: offset of the first result in C, in elements. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
     int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)

@@ -9,8 +9,8 @@
  * plane: number of output pixels of an image.
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
- * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors. */
+ * y_channels channels in memory: if y is a part of a larger tensor, y_channels counts the channels
+ * of the larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 6 /* output pixels of a work-item */
@@ -80,8 +80,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     FLOAT16 sum[PIXELS][VECTORS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* in place of pixels beyond the last one, the last pixel is computed again but not
-         * stored */
+        /* beyond the last pixel, the last pixel is computed again, but not stored */
         int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
         image[i] = pixel / plane * x_image + group * channels * x_channel;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

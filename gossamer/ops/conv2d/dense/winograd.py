@@ -32,7 +32,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
-"""Number of rows, and of columns, of the results of a tile."""
+"""Candidate tile sizes: number of rows, and of columns, of results."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
 """Points at which polynomials are evaluated, by the number of rows of results in a tile; infinity
 is an additional point. The kernels use the same points. For 4 rows, the points 0.625 and 1.5 cause

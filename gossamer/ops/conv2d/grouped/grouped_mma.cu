@@ -5,7 +5,7 @@
  * each pixel. Weights between channels of different groups are zeros.
  *
  * A work-group computes UNITS units of tiles of STRIPS * ROWS by COLUMNS outputs. It copies the
- * weights of its units once, and for each tile the pixels under the windows. In shared memory a
+ * weights of its units once, and the pixels under the windows for each tile. In shared memory a
  * pixel takes an odd number of words, and columns of a row that are congruent modulo the stride are
  * adjacent, so that neighbouring outputs read from different banks.
  *

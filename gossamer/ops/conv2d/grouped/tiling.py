@@ -18,7 +18,7 @@ Size = TypeVar("Size")
 WARPS = 4
 """Warps of a work-group."""
 _PER_UNIT = {72: 4, 88: 3}
-"""Number of work-groups that a multiprocessor should hold at once, by the maximum number of
+"""Number of work-groups that a multiprocessor should hold at once. A key is the maximum number of
 registers for a work-item's sums and the weights of a column of the window. With four work-groups a
 work-item has 128 registers, with three it has 168. Addresses, pixels and indices take up to 60."""
 _ROWS, _STRIPS, _COLUMNS, _UNITS = (1, 2, 4, 7), (1, 2, 4), (7, 8, 14, 16, 28, 32, 56), (1, 2, 4)
@@ -40,8 +40,8 @@ _LINE = 128
 _COPY_INSTRUCTIONS, _SCHEDULERS = 20, 4
 """Instructions of a copy to shared memory; warp schedulers of a multiprocessor."""
 _LATENCY, _COPY_LATENCY, _STORE_LATENCY, _INSTRUCTION = 40, 1200, 80, 2
-"""Cycles that a warp waits for a fragment from shared memory, that it waits for a tile from device
-memory, that it needs to store a row of outputs, and that it needs for an instruction of a copy."""
+"""Cycles of a warp: to wait for a fragment from shared memory, to wait for a tile from device
+memory, to store a row of outputs, and to run one instruction of a copy."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class GroupedTile:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the channels of a problem are divided into units.
+    """Division of a problem's channels into units.
 
     word_channels: channels in a word of 16 bytes.
     unit: output channels of a unit.
@@ -94,7 +94,7 @@ class Layout:
         return rounded_up(max(map(self._words, range(self.units))), 2)
 
     def _words(self, unit: int) -> int:
-        """Return the number of words of a pixel with input channels of a unit."""
+        """Return the number of words of a pixel that hold input channels of a unit."""
         problem = self.problem
         last = min((unit + 1) * self.unit, problem.out_channels) - 1
         end = (last // problem.group_out_channels + 1) * problem.group_channels
@@ -236,9 +236,9 @@ class Work:
 def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Work, ...]:
     """Return the candidates, the fastest expected first.
 
-    For each pair of numbers of units and of stages, the tile with the lowest expected time is a
-    candidate. Several pairs are tried, because their effect on the time is the least certain part
-    of the estimate.
+    For each pair (number of units, number of stages), the tile with the lowest expected time is a
+    candidate. Several pairs are tried, because the effect of units and stages on the time is the
+    least certain part of the estimate.
     """
     most = 4 if precision == "fp16" and problem.group_out_channels % 32 == 0 else 2
     layout = layout_of(problem, precision, most)

@@ -1,7 +1,7 @@
 """Direct sparse convolution on CPUs, by code that LLVM compiles.
 
 The method is the direct sparse convolution of J. Park et al., "Faster CNNs with Direct Sparse
-Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied with a shifted view
+Convolutions and Guided Pruning" (ICLR 2017): each nonzero weight is multiplied by a shifted view
 of the padded input. In this implementation, a tile of the output stays in registers while the
 weights of an output channel are read. Input channels are processed in blocks, so that the part of
 each block that a tile reads stays in the L1 cache.
@@ -36,8 +36,8 @@ _CACHE_BYTES = 2**15
 """Size in bytes of the views of a block of input channels, which should fit the L1 cache of a core;
 a rule of thumb for any CPU."""
 _FEWEST_WEIGHTS = 8
-"""Minimum number of nonzero weights that an output channel should have in a block, so that loading
-and storing the sums for each block costs little in comparison."""
+"""Minimum number of nonzero weights that an output channel should have in a block. With fewer
+weights, loading and storing the sums for each block would cost too much time."""
 _MOST_POSITIONS = 2**16
 """Number of positions that a table can address with 16 bits."""
 _MOST_PIXELS = 2**24
@@ -45,8 +45,8 @@ _MOST_PIXELS = 2**24
 _TASKS = 4
 """Number of tasks for each thread, so that threads end at about the same time."""
 _OFTEN = 12
-"""Number of reads of a copied vector above which a separate aligned copy for each column of taps
-pays off, a rule of thumb for any CPU."""
+"""Minimum number of reads of a copied vector for which separate aligned copies for each column of
+taps are tried first. A rule of thumb for any CPU."""
 
 
 class HostDirect(GeneratedCode):
@@ -160,7 +160,7 @@ class HostDirectDense(HostDirect):
 def widths_of(row: int) -> list[int]:
     """Return the numbers of lanes of the two longest vectors.
 
-    The vector that a row of pixels fills better comes first.
+    The length that leaves fewer lanes idle in a row of pixels comes first.
     """
     widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
     return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
@@ -229,7 +229,8 @@ class _Table(NamedTuple):
     positions: for each weight, the position in a block's views at which its inputs for a tile
     begin.
     weights: (positions, outputs), the weights of output channels that are computed together.
-    starts: (blocks, M / outputs + 1), index of the first position for these output channels.
+    starts: (blocks, M / outputs + 1), index of the first position of each row. A row is the output
+    channels that are computed together.
     """
 
     positions: np.ndarray

@@ -21,8 +21,8 @@ from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
-"""Number of accumulators to which a CPU adds concurrently: an addition takes four cycles, and two
-begin in each cycle. With fewer vectors in a tile, several weights are multiplied at a time."""
+"""Number of independent accumulators that hide the latency of additions. If a tile has fewer
+vectors, several weights are multiplied at a time, each with its own accumulators."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
@@ -182,7 +182,7 @@ class _TileCode:
         b.position_at_end(after)
 
     def _finish(self, sums: Sequence[Any], output: Any, start: Any) -> None:
-        """Apply the epilogue to the sums of an output channel and store the results."""
+        """Emit code that applies the epilogue to an output channel's sums and stores them."""
         problem, code, b = self.problem, self.code, self.code.builder
         target = b.add(b.mul(output, integer(4 * problem.image_pixels)), start)
         for index, value in enumerate(sums):

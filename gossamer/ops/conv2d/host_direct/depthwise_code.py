@@ -72,7 +72,7 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
 
 def _read(code: Code, source: Any, problem: Conv2dProblem, tap: int, number: int,
           lanes: int) -> Any:
-    """Load the inputs that a tap multiplies for an output vector, with 0 outside of the row.
+    """Emit the load of a tap's inputs for an output vector, with 0 outside of the row.
 
     source: address of the row of the input. number: index of the vector in its row.
     """

@@ -174,7 +174,7 @@ class _Epilogue:
             for index, kind in enumerate(problem.epilogue.operands)]
 
     def write(self, sums: Sequence[Any], pixel: Any, channel: Any, valid: int) -> None:
-        """Apply the epilogue and store `valid` channels of consecutive pixels."""
+        """Emit code that applies the epilogue and stores `valid` channels of consecutive pixels."""
         code, b, lanes = self.code, self.code.builder, self.lanes
         channel = b.mul(channel, integer(4))
         constants = [code.load_first(operand, channel, lanes, valid) if kind == "channel" else None

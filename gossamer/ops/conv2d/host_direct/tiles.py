@@ -11,8 +11,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 _MOST_VECTORS = 14
 """Maximum number of vectors of a tile; their sums are kept in registers."""
 _OTHERS = 2
-"""Number of registers for values other than sums and weights. A tile needs one more register for
-each of its output channels, which holds a weight."""
+"""Number of registers for values other than sums and weights. In addition, a tile needs one
+register for the weight of each of its output channels."""
 _MOST_PIXELS = 8
 """Maximum number of pixels of a tile whose vectors run along output channels; the addresses of its
 pixels are kept in registers."""
@@ -27,7 +27,7 @@ lanes of a row's last vector."""
 
 @dataclass(frozen=True)
 class Views:
-    """The views of an input channel, with which nonzero weights are multiplied.
+    """The views of an input channel that nonzero weights multiply.
 
     A view consists of every stride-th row and column of the padded input, beginning at a row and a
     column. A tap further down reads the same view from a later row. With SHARED, a tap further
@@ -39,8 +39,8 @@ class Views:
     height: number of rows of the largest tile.
     row: number of floats of a row of a view.
     further: number of vectors of a row after those of the tile, which taps of later columns read.
-    step: distance in floats between neighbouring positions of a table; 0 if the input itself is
-    read, in which case a position is the index of a channel.
+    step: distance in floats between neighbouring positions of a table. If the input itself is read,
+    the step is 0, and a position is the index of a channel.
     """
 
     copies: tuple[tuple[int, int], ...]
@@ -116,7 +116,7 @@ def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]
 
 
 class Tiling(NamedTuple):
-    """Numbers of accumulators if vectors run along output channels.
+    """Sizes of a tile whose vectors run along output channels.
 
     A tile has `vectors` vectors of `lanes` output channels for each of `pixels` pixels.
     """

@@ -1,7 +1,8 @@
 """Base of convolutions as shifted products: one matrix product for each tap.
 
 A place is a pixel or a position of padding; all places of all images are numbered in one sequence.
-A run holds the places that a tile reads for taps with the same remainders, in some input channels.
+A run holds the places that a tile reads for taps with the same remainders, in one slice of the
+input channels.
 The comment at the top of runs.h explains both in detail.
 """
 
@@ -74,8 +75,7 @@ class Lines:
         # `shared` lines are padding before it
         ends = -(-(size + pad) // stride)
         shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
-        # taps read `needed` lines; the last of them, if they are padding, may belong to the next
-        # image
+        # taps read `needed` lines; the last lines may belong to the next image if they are padding
         needed = outputs + self.reach
         self.count = max(outputs, min(needed, max(needed - shared, ends)))
 
@@ -88,7 +88,7 @@ class Places:
     image: number of places of an image.
     last: the place of the last output.
     halo: number of places after a tile that the tile's taps read.
-    remainders: number of different pairs of a row's remainder and a column's remainder.
+    remainders: number of different pairs (remainder of a row, remainder of a column).
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
@@ -219,7 +219,7 @@ class RunTile(abc.ABC):
     def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
         """Return the expected time of a launch in microseconds.
 
-        The estimate covers copying the runs of each of a work-group's tiles, and multiplying them.
+        The estimate covers the time to copy and to multiply the runs of a work-group's tiles.
         """
         ranges, parts = self.grid(problem, limits)
         places = -(-self.steps(problem) // ranges) * self.place_step

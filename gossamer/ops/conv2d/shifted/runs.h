@@ -3,22 +3,23 @@
  * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
  * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
- * first pixel, so the input of a tap lies equally many places further for every output: in a window
- * of stride 1, that of tap (r, s) lies r * pitch + s places further. Places without an output are
- * computed like the other places, but not stored.
+ * first pixel, so the distance from an output's place to the place of a tap's input is the same for
+ * all outputs: with stride 1, it is r * pitch + s places for tap (r, s). Places without an output
+ * are computed like the other places, but not stored.
  *
- * With stride 2, the taps of even rows and those of odd rows read different pixels. In general,
- * taps read the same pixels where their rows have the same remainder modulo remainders_h, and their
- * columns modulo remainders_w. Pixels from one place to the next are a stride apart. Each pair of
- * remainders has its own places, which begin with the pixel of the first tap that has them.
+ * With stride 2, the taps of even rows and those of odd rows read different pixels. In general, two
+ * taps read the same pixels if their rows are equal modulo remainders_h and their columns are equal
+ * modulo remainders_w. The pixels of successive places are a stride apart. Each pair of remainders
+ * has its own places, which begin with the pixel of the first tap that has these remainders.
  *
- * A run is the places of a tile and the `halo` places after the tile that the last tap reads, for a
- * pair of remainders, in SLICE input channels. Runs are copied to RUN_SLOTS slots in turn: those
- * of a slice for all pairs of remainders, then those of the next slice.
+ * A run is the places that the taps of one pair of remainders read for a tile, in SLICE input
+ * channels: the places of the tile and the `halo` places after it. Runs are copied to RUN_SLOTS
+ * slots in turn: first the runs of a slice for all pairs of remainders, then those of the next
+ * slice.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
- * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
+ * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks, the
+ * pieces of all places for one chunk are adjacent, and the next chunk begins an odd number of
  * pieces later, so that the chunks of a place are in different banks. */
 
 #pragma once
@@ -53,7 +54,8 @@ struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
 
-/* The kernel parameters that describe places, and the values of a Geometry from them. */
+/* GEOMETRY_PARAMETERS: the kernel parameters that describe places. GEOMETRY: the initialiser of a
+ * Geometry with the values of these parameters. */
 #define GEOMETRY_PARAMETERS                                                                     \
     int places, DIVISOR(image_places), DIVISOR(pitch), int halo, int run_pieces, int run_bytes, \
         int channels, int height, int width, int out_height, int out_width, int pad_top,        \
@@ -68,8 +70,8 @@ struct ALIGNED(1024) Memory {
 
 /* places: number of places of all images. run_pieces: pieces from a chunk of a run to the next.
  * run_bytes: bytes of a slot. x_image, x_row, x_column: elements of x from an image, a row or a
- * column to the next. x_first, y_first: elements before the first of x and of y. y_channels:
- * elements of y from a pixel to the next. */
+ * column to the next. x_first, y_first: offsets of x and of y in their buffers, in elements.
+ * y_channels: elements of y from a pixel to the next. */
 struct Geometry {
     int places, image_places, image_places_multiplier, image_places_shift;
     int pitch, pitch_multiplier, pitch_shift;
@@ -79,7 +81,7 @@ struct Geometry {
     int x_image, x_row, x_column, x_first, y_first, y_channels;
 };
 
-/* Copies the runs of all tiles from place `first` to place `last`, each in all slices. copier: the
+/* Copies the runs of all tiles from place `first` to place `last`, for all slices. copier: the
  * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. ring: the
  * slots. */
 [[maybe_unused]] INLINE void copy_runs(const HALF *x, const Geometry &its, int copier,
@@ -93,8 +95,8 @@ struct Geometry {
     int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
     uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                           : (chunk * its.run_pieces + first_line) << 4;
-    /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
-     * step_columns columns of pixels, and of step_from elements of x. */
+    /* In pixels, a step of LINE_STEP places is step_images images, step_rows rows and step_columns
+     * columns; in x, it is step_from elements. */
     int image_rows = (int)QUOTIENT(its.image_places, its.pitch) * its.stride_h;
     int row_columns = its.pitch * its.stride_w;
     int step_images = (int)QUOTIENT(LINE_STEP, its.image_places);
@@ -156,7 +158,7 @@ struct Geometry {
     }
 }
 
-/* Returns the index in y of the first channel of a place's output, or -1 where the place has no
+/* Returns the index in y of the first channel of a place's output, or -1 if the place has no
  * output. */
 [[maybe_unused]] INLINE int output_index(const Geometry &its, int place)
 {
@@ -168,7 +170,7 @@ struct Geometry {
     return stored ? its.y_first + pixel * its.y_channels : -1;
 }
 
-/* Initialises the barriers of both rings. readers: the arrivals that release a stage. */
+/* Initialises the barriers of both rings. readers: number of arrivals that release a stage. */
 template <class Stages>
 INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring, int readers)
 {
@@ -180,9 +182,9 @@ INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring
     BARRIER();
 }
 
-/* Copies the operands of a work-group, by the warps behind those that multiply. The first warp
- * calls copy_stages, which reads only weights, and so begins before the previous kernel has ended.
- * The others copy runs, as copy_runs says. */
+/* Copies the operands of a work-group. The warps after those that multiply call this function. The
+ * first of these warps calls copy_stages before the previous kernel has ended, because copy_stages
+ * reads only weights. The other warps call copy_runs. */
 template <class CopyStages>
 INLINE void copy_operands(uint warp, CopyStages copy_stages, const HALF *x,
                           const Geometry &geometry, int first, int last, int tile_places,

@@ -16,7 +16,7 @@
 #define HALVES 1 /* 1: operands are float16 */
 #define TILE_M 64 /* output channels of a product */
 #define WARPGROUPS 2 /* warpgroups that multiply */
-#define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
+#define UNITS 1 /* maximum number of units of a tile that a warpgroup multiplies */
 #define SLICE 64 /* input channels that are copied at once */
 #define RUN_SLOTS 2 /* slots for runs */
 #define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
@@ -43,7 +43,7 @@
 typedef decltype(slots_at<WEIGHT_SLOTS>(nullptr, 0)) Stages;
 
 /* The state of a consumer warpgroup, which multiplies: where runs and weights lie, and the slots
- * that it reads next. slices: the runs of a pair of remainders. step_h, step_w: rows and
+ * that it reads next. slices: runs of each pair of remainders in a tile. step_h, step_w: rows and
  * columns of places from a tap to the next one that has the same remainder. */
 struct Multiplier {
     uint runs, kept, group;
@@ -53,10 +53,10 @@ struct Multiplier {
     Stages stages;
 };
 
-/* Adds the products of a stage to the sums of the warpgroup's first `units` units. Its products are
- * in flight then, but those of the stage before have ended, so that their slots are released. run:
- * the warpgroup's places in shared memory. shift: by how many places the tap is shifted. stage: the
- * number of the stage in the tile. starts: whether it is the first stage of its run. */
+/* Adds the products of a stage to the sums of the warpgroup's first `units` units. On return, these
+ * products are in flight; those of the previous stage have ended, and their slots are released.
+ * run: the warpgroup's places in shared memory. shift: by how many places the tap is shifted.
+ * stage: the number of the stage in the tile. starts: whether the stage is the first of its run. */
 template <int units>
 INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run,
                            int shift, int stage, bool starts)
@@ -126,8 +126,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * kernel_h * kernel_w;
     const Geometry geometry = GEOMETRY;
-    /* The warp's number is taken from lane 0, which tells the compiler that all lanes have the same
-     * number. The compiler then keeps values that follow from it in uniform registers, from which
+    /* The warp's number is taken from lane 0, so the compiler knows that all lanes have the same
+     * number. It then keeps values computed from the number in uniform registers, from which
      * wgmma reads its descriptors. */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
@@ -157,7 +157,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, kernel_h, kernel_w,
                       remainders_h, remainders_w, step_h, step_w, pitch, run_ring, stage_ring};
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* warpgroups take units round-robin, so that even a few units are divided evenly */
+        /* units are assigned to warpgroups round-robin, so that even a few are divided evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

@@ -4,22 +4,23 @@
  *
  *   y[m, place] = sum over taps, k of weight[tap, m, k] * x[k, place + shift of the tap]
  *
- * runs.h explains places, runs and slots. Weights are the left operand, of which tensor cores read
- * two of each four neighbours along k, and places are the right one.
+ * runs.h explains places, runs and slots. Weights are the left operand: it stores two of each four
+ * neighbours along k. Places are the right operand.
  *
  * A work-group computes PART_CHANNELS output channels, a part, of a range of places, in tiles of up
- * to TILE_PLACES places. Of the WARPGROUPS warpgroups that multiply, each computes 64 channels of
+ * to TILE_PLACES places. WARPGROUPS warpgroups multiply, and each of them computes 64 channels of
  * TILE_N places. There are four more warps: one copies weights, and three copy runs.
  *
- * A stage is the weights of a part for one tap and one slice of SLICE input channels. A part may
- * have no stage for a tap and a slice, where all these weights are zero, or two of them, where some
- * four neighbours have more than two weights that are not zero: the second stage has the others.
- * The stages of a run follow one another. Stage s of all parts is before stage s + 1 of all parts
- * in memory. The slots for stages are a ring of WEIGHT_SLOTS slots. A stage consists of, in bytes:
+ * A stage is the weights of a part for one tap and one slice of SLICE input channels. If all these
+ * weights are zero, the part may have no stage for the tap and the slice. If any four neighbours
+ * have more than two nonzero weights, there are two stages: the second has the weights that do not
+ * fit the first. The stages of a run follow one another. In memory, stage s of all parts is before
+ * stage s + 1 of all parts. The slots for stages are a ring of WEIGHT_SLOTS slots. A stage consists
+ * of, in bytes:
  *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
- *   512 for each 64 channels: a word for each work-item of a warpgroup, which wgmma_sparse explains
- *   16: the first word; its upper and lower 16 bits are the rows and the columns of places by which
- *       the tap is shifted, and its sign bit says that this is the run's last stage
+ *   512 for each 64 channels: a word of indices for each work-item of a warpgroup (wgmma_sparse)
+ *   16: a header, of which only the first word is used: bits 16 to 30 and bits 0 to 15 are the rows
+ *       and the columns of places by which the tap is shifted; bit 31 is 1 in a run's last stage
  *
  * Results are transposed through shared memory, so that a work-item stores 8 channels of a place at
  * once. */
@@ -52,12 +53,12 @@
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
-#define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and where they are stored */
+#define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and their indices in y */
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, and the
- * slots that it reads next. tile_runs: the runs of a tile. runs_left: the runs of this tile that
- * have stages left. starts: whether the next stage is the first one of its run. in_flight: whether
- * products of the tile may still read the slots before. */
+ * slots that it reads next. tile_runs: number of runs of a tile. runs_left: number of runs of the
+ * tile that have stages left. starts: whether the next stage is the first of its run. in_flight:
+ * whether products of the tile may still read the previous slots. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -68,10 +69,10 @@ struct Multiplier {
     bool starts, in_flight;
 };
 
-/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
- * tile's last one. Its products are in flight then, but those of the stage before have ended.
+/* Adds the products of the next stage to the sums of the warpgroup. Returns whether this stage is
+ * the tile's last. On return, its products are in flight; those of the previous stage have ended.
  * indices: receives the stage's word of indices, which products in flight read. others: the word
- * of the stage before. */
+ * of the previous stage. */
 INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &indices,
                            uint &others)
 {
@@ -85,7 +86,7 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     const uint *words =
         (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
     indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
-    /* from lane 0, so that the compiler keeps descriptors in uniform registers */
+    /* the word is taken from lane 0, so that the compiler keeps descriptors in uniform registers */
     uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
     int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
     ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
@@ -95,9 +96,9 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     wgmma_sparse<1>(sums, left + 128, right + 4, indices);
     wgmma_commit_group();
     wgmma_wait_group<1>();
-    /* the compiler does not know that wgmma reads the word until it ends */
+    /* this use keeps the previous word in its register until wgmma has read it */
     asm volatile("" : "+r"(others));
-    /* every lane arrives, as every lane has read a word of the slot */
+    /* every lane arrives, because every lane has read a word of the slot */
     if (its.in_flight) {
         release_previous<32>(its.stages);
         if (its.starts)
@@ -137,7 +138,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     pdl_trigger();
     const Geometry geometry = GEOMETRY;
     int item = LOCAL_ID(0), part = GROUP_ID(1);
-    /* from lane 0, so that the compiler knows that all lanes have the same number */
+    /* taken from lane 0, so that the compiler knows that all lanes have the same number */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -169,12 +170,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
                       stage_ring, 0, true, false};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));
-    /* for each place the index of its first channel in y, or -1 where it has no output */
+    /* for each place: the index in y of its first channel, or -1 if it has no output */
     int *index_of = (int *)(result_bytes + TILE_N * 128);
     int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
     for (int tile = first; tile < last; tile += TILE_PLACES) {
         int first_place = tile + (int)place_group * TILE_N;
-        /* waits until the results of the tile before have been read */
+        /* waits until the results of the previous tile have been read */
         warpgroup_barrier(group);
         for (int i = item % 128; i < TILE_N; i += 128)
             index_of[i] = first_place + i < last ? output_index(geometry, first_place + i) : -1;

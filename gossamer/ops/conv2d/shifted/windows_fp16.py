@@ -31,7 +31,7 @@ ROWS = 64
 """Rows of a product. A product is one wgmma instruction of a warpgroup and sums over 16 input
 channels."""
 _MOST_KEPT = 100
-"""Maximum number of stages if shared memory holds all weights; each stage has a barrier."""
+"""Maximum number of stages if shared memory holds all weights, because each stage has a barrier."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: i
              ) -> ShiftedTile | None:
     """Return the first tile of a shape that fits shared memory, or None.
 
-    Tiles are tried in the order of _SLICES, and then of `slots_of`.
+    For each slice size of _SLICES, tiles are tried in the order of `slots_of`.
     """
     for most, (run_slots, weight_slots) in itertools.product(_SLICES, slots_of(problem)):
         slices = -(-problem.channels // most)
@@ -131,7 +131,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
     The weights are (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
     channels are zero. A line is an output channel. Lines are permuted within blocks of 32, as in
-    `implicit_gemm.packed_lines`: line 8 f + 2 q + j of a block is its channel 8 q + 2 f + j.
+    `implicit_gemm.packed_lines`: line 8 f + 2 q + j is channel 8 q + 2 f + j of the block.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)

@@ -33,8 +33,8 @@ from gossamer.ops.weights import Weights
 
 _MOST_PRODUCTS = 1.6
 """Maximum ratio of the number of products to the number that purely 2:4 sparse weights would need.
-With a larger ratio, the algorithm is not a candidate: a dense product takes as long as two 2:4
-sparse products."""
+With a larger ratio, the algorithm is not a candidate, because a dense product takes only as long as
+two 2:4 sparse products."""
 
 SLICE = 64
 """Number of input channels that are copied at once, and that a stage multiplies."""
@@ -42,7 +42,8 @@ ROWS = 64
 """Output channels of a product. A product is one wgmma instruction of a warpgroup and sums over 32
 input channels."""
 STAGE_HEADER = 16
-"""Bytes of a stage's header, which holds the offset of its tap in places."""
+"""Bytes of a stage's header, which holds the rows and columns of places by which its tap is
+shifted."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ _PLACES = (256, 224, 192, 160, 128, 96, 64)
 _MOST_TILES = 4
 """Maximum number of candidate tiles of a layer."""
 _STAGE, _STAGE_PLACE = 200, 2.1
-"""Cycles of a stage on an H200: a constant term, and a term for each place of a product."""
+"""Cycles of a stage on an H200: a constant number, and a number for each place of a product."""
 
 
 class ShiftedSparseMma(ShiftedProduct):
@@ -163,7 +164,7 @@ class ShiftedSparseMma(ShiftedProduct):
 
 def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, along: int
              ) -> SparseTile | None:
-    """Return the tile with the first numbers of slots that fit; None if none fit."""
+    """Return the tile with the first pair of slot numbers (runs, stages) that fits, or None."""
     tiles = (SparseTile(places, across, along, *slots) for slots in slots_of(problem) if slots[1])
     return next((tile for tile in tiles
                  if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in), None)
@@ -282,7 +283,7 @@ def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarra
     # axes: stage, 64 channels, channel, step of 32 input channels, half, value
     split = values.reshape(stages, -1, ROWS, 2, 2, 8)
     ordered = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2, 5))
-    # a word holds four groups of four for each of two rows, which are 8 rows apart
+    # a word holds the positions of four groups of weights in each of two rows, which are 8 apart
     bits = (pairs[..., 0] | pairs[..., 1] << 2).reshape(stages, channels // ROWS, 4, 2, 8, 4, 4)
     halves = (bits << 4 * np.arange(4)).sum(axis=-1).astype(np.uint32)
     # axes: stage, 64 channels, warp, row % 8, lane % 4, which is 2 * step + half

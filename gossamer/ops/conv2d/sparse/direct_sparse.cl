@@ -1,7 +1,7 @@
 /* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
- * elements of the padded input x. The columns of a row are stretched: a column is not the index of
- * a weight in its filter, but the offset in x from the start of a window to the input that the
- * weight multiplies. */
+ * elements of the padded input x. The column indices of a row are stretched: each is the offset in
+ * x from the start of a window to the input that the weight multiplies, instead of the weight's
+ * index in its filter. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* work-items of a work-group; if THREADS is not defined, this file contains the kernel `stretch` */
@@ -18,8 +18,8 @@
 
 #ifndef THREADS
 
-/* A work-item stretches one row. row_step and column_step are the distances in x from one tap to
- * the tap below and to the tap at its right. The distances include the dilation. */
+/* A work-item stretches the columns of one row. row_step and column_step are the distances in x
+ * from a tap to the tap below it and to the tap on its right. They include the dilation. */
 KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
                     GLOBAL int *RESTRICT stretched, int out_channels, int out_per_group,
                     int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
@@ -50,9 +50,9 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #define WRITE(index, value) y[index] = value
 #endif
 
-/* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
- * on. A line is a row of output pixels, and a place is one pixel of this row. outer and inner
- * together select the image; _Points in direct_sparse.py divides the batch between them.
+/* The output points of one channel are indexed by (outer, line, place, inner). A line is a row of
+ * output pixels, and a place is one pixel of this row. outer and inner together select the image;
+ * _Points in direct_sparse.py divides the batch between them.
  *
  * plane: points of one outer index.
  * row: points of one line.
@@ -75,7 +75,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
     int place_index = (int)QUOTIENT(in_row, inner);                                         \
     int inner_index = in_row - place_index * inner;
 
-/* OFFSET(x): offset of the located point's window in x. OFFSET(y): offset of its result in y. */
+/* OFFSET(x): offset in x of the window of LOCATE's point. OFFSET(y): offset in y of its result. */
 #define OFFSET(in)                                                                          \
     (outer_index * in##_outer + line_index * in##_line + place_index * in##_place           \
      + inner_index * in##_inner)
@@ -102,13 +102,13 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 #endif
 
 /* A work-group multiplies one row of the weights, in tiles of THREADS weights. Each work-item loads
- * one weight of a tile, and uses all weights of the tile. In place of points past the last point,
- * the last point is computed again, but not stored.
+ * one weight of a tile, and uses all weights of the tile. In place of a point past the last point,
+ * a work-item computes the last point, but does not store it.
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
  * unit mostly have the same span of points, and rows that are successive in `order`. So a
- * work-group finds inputs in the unit's cache that another work-group has loaded. Each unit runs
- * `waves` work-groups, and each of the first `longer` units runs one more. */
+ * work-group often finds its inputs in the unit's cache, because another work-group has loaded
+ * them. The first `longer` units run `waves` + 1 work-groups each, the other units `waves`. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,

@@ -59,7 +59,7 @@ class PublishedForm:
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The config of a variant."""
+        """The kernel and its sizes as the config of a variant."""
         config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
                                                      ("threads", self.threads))
         return (*config, ("points", self.points)) if self.variant == "tiled" else config
@@ -109,7 +109,7 @@ class DirectSparse(Algorithm):
                 device: Device) -> State:
         """Prepare the launches.
 
-        Raises OutOfMemoryError if the stretched columns do not fit.
+        Raises OutOfMemoryError if device memory has no room for the stretched columns.
         """
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
@@ -160,10 +160,10 @@ def padded_source(variant: Variant, padded: TensorSpec,
 class _Points:
     """The output points of one channel, indexed by (outer, row, column, inner).
 
-    In CHWN, `inner` counts the images of the batch. In the tiled kernel, however, it counts only
-    the images that fill a cache line, if the batch is a multiple of that number. The windows of
-    neighbouring columns, which share inputs, are then computed by work-items that are closer
-    together. In NCHW, `inner` is always 0.
+    In NCHW, `inner` is always 0. In CHWN, `inner` counts the images of the batch. There is one
+    exception: if n images fill a cache line and the batch is a multiple of n, `inner` counts only n
+    images in the tiled kernel. Work-items of neighbouring columns, whose windows share inputs, are
+    then closer together.
 
     sizes: number of values of each index.
     in_x: stride of the window in x along each index, in elements.
@@ -213,8 +213,8 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
     """Return the order in which rows are multiplied.
 
     The rows of a group of channels are sorted by length, the longest first, and assigned in turn to
-    `parts` parts, so that the parts have similar work. Neighbouring rows, which run at the same
-    time, have similar lengths and read the same input channels at the same time.
+    `parts` parts, so that the parts have similar work. Neighbouring rows run at the same time. They
+    have similar lengths, so they read the same input channels at about the same time.
     """
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
@@ -239,9 +239,9 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
                columns: Buffer, device: Device) -> Buffer:
     """Compute the offset of each weight's input in the padded input.
 
-    The device computes these stretched columns. In NCHW, they are the same for every batch size and
-    are cached with the weights. In CHWN, all strides depend on the batch size, so the columns are
-    kept in the State.
+    The device computes these offsets, the stretched columns. In NCHW, they are the same for every
+    batch size and are cached with the weights. In CHWN, all strides depend on the batch size, so
+    the columns are kept in the State.
     """
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
@@ -272,10 +272,10 @@ def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple
     """Return a sort key of kernels, the fastest expected first.
 
     The key is not a time. It counts the loads of a work-item per weight: one for the input of each
-    point, and for the weight itself one if it is in shared memory, or two if it is in device
-    memory. If there are more than 2048 work-items per multiprocessor, the number is multiplied by
-    their ratio to 2048. Of kernels with equal numbers, the one with the fewest work-items comes
-    first. Kernels that the device may not be able to run come last.
+    point, plus one for the weight if it is in shared memory, or two if it is in device memory. If
+    there are n > 2048 work-items per multiprocessor, the count is multiplied by n / 2048. Among
+    kernels with equal counts, the one with the fewest work-items comes first. Kernels that the
+    device may not be able to run come last.
     """
     points = problem.pixels
     span = form.threads * form.points

@@ -1,11 +1,11 @@
-/* Pruned convolution of few images on tensor cores: an instruction multiplies neighbouring output
- * pixels, and columns of the weights that no row of a block needs are skipped.
+/* Pruned convolution of few images on tensor cores. An instruction computes neighbouring output
+ * pixels. A column of the weights is skipped if it is zero in all rows of a block.
  *
  * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs for which one of
- * these output channels has a nonzero; 16 columns make a step. A fragment is 8 neighbouring output
- * pixels of a line, and a line is a row of pixels. A cluster of CLUSTER work-groups computes BLOCKS
- * blocks for a tile of `lines` lines of `width` fragments; each work-group multiplies the columns
- * of its own part of the input channels.
+ * these output channels has a nonzero; 16 columns make a step. A line is a row of pixels, and a
+ * fragment is 8 neighbouring output pixels of a line. A cluster of CLUSTER work-groups computes
+ * BLOCKS blocks for a tile of `lines` lines of `width` fragments. Each work-group multiplies the
+ * columns of its own part of the input channels.
  *
  * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
  * horizontal taps. Each vector of a tap's copy contains the eight inputs that the tap reads for the
@@ -17,9 +17,9 @@
  * bits, so in TF32 a lane loads one float of every fourth column.
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments. WARPS_P warps share a tile of pixels,
- * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. One work-group of the
- * cluster adds up each set: all warps with sums of the set write them to the shared memory of this
- * work-group. The sets are assigned to the work-groups round-robin. */
+ * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. The sets are assigned
+ * to the work-groups of the cluster round-robin. All warps that have sums of a set write them to
+ * the shared memory of the set's work-group, which adds them up. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -78,7 +78,8 @@ INLINE REAL rounded_operand(REAL input)
 #endif
 }
 
-/* Multiplies a step. first: the vector of the first column for the warp's first fragment. */
+/* Multiplies a step. first: the address to which the offsets of the step's columns are added, for
+ * the warp's first fragment. */
 INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
                           const REAL *first, uint lane)
 {
@@ -138,9 +139,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int first_line = GROUP_ID(1) * lines;
     int first_fragment = (GROUP_ID(2) - image * tiles_across) * width;
 
-    /* A work-item copies one input of a tile, for one channel after the other. If a tile has more
-     * inputs than the work-group has work-items, a work-item copies several inputs one after
-     * another. */
+    /* A work-item copies one input pixel of a tile, channel by channel. If a tile has more pixels
+     * than the work-group has work-items, a work-item copies several pixels one after another. */
     int top = first_line * stride_y - pad_top, left = first_fragment * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
     int first_channel = (int)rank * share_channels, own_channels = group_channels - first_channel;

@@ -182,7 +182,7 @@ def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Varian
 
 @dataclass(frozen=True)
 class _PixelTables:
-    """The tables of the columns of each block of output channels.
+    """The kernel's tables of the weights, by blocks of output channels.
 
     Columns are listed separately for each part of the input channels. A part is the input channels
     of one work-group of a cluster.

@@ -1,19 +1,21 @@
 /* Sparse convolution with weights in tables, for several output channels at once. A block is ROWS
- * output channels. The block has the columns in which any of its channels has a weight, and the
- * input of a column is loaded once for all channels of the block. `columns` has for each column the
- * offset of its input from the start of a window. `values` has for each column ROWS weights, which
- * are zero for channels without a weight in the column. Both tables are read four columns at a
- * time; columns with zero weights fill up the last four columns of a block.
+ * output channels. The columns of a block are those in which any of its channels has a nonzero
+ * weight. The input of a column is loaded once for all channels of the block. `columns` has, for
+ * each column, the offset of its input from the start of a window. `values` has ROWS weights for
+ * each column, one for each channel. Both tables are read four columns at a time; columns with zero
+ * weights fill up the last four columns of a block.
  *
- * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
- * multiple of ROWS, share the columns of a block and add up their sums at the end. A work-group
- * computes BLOCKS blocks, which read the same inputs.
+ * A set of LANES work-items computes LANES * POINTS output points of a block. The columns of a
+ * block are divided among SPLITS sets (1, or a multiple of ROWS), which add up their sums at the
+ * end. A work-group computes BLOCKS blocks, which read the same inputs.
  *
- * Output points are counted over (lines, places, images): lines are rows of output pixels, and
- * places are positions along a line. A plane is one image, or all images if images are the
- * innermost axis. With LINEAR a line has as many places as an input line. Places
- * past the last output of a line are computed, but not stored, and the index of a point is also the
- * offset of its window. Without LINEAR the start of every point's window is computed. */
+ * The output points of a plane are numbered by (line, place, image). A line is a row of output
+ * pixels, and a place is a position along a line. A plane is one image, or all images if images are
+ * the innermost axis.
+ *
+ * With LINEAR, a line has as many places as an input line, so the index of a point is also the
+ * offset of its window. The places past the last output of a line are computed, but not stored.
+ * Without LINEAR, a work-item computes the offset of every point's window. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
@@ -29,8 +31,7 @@
 /* distance in points from a work-item's point (or vector) to its next point: LANES * VECTOR, or
  * less if the next point would be past the last point */
 #define DISTANCE 32
-/* 1: a line has as many places as an input line; 0: the start of every point's window is
- * computed */
+/* 1: a line has as many places as an input line; 0: as many as an output line */
 #define LINEAR 1
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
@@ -87,7 +88,7 @@
     int image = in_line - place * images;
 
 /* POINT(k) is a work-item's k-th point. It is never past the last point, so its inputs can be read.
- * Several work-items may have the same point; IS_OWN(k) is true if this work-item stores it. */
+ * Several work-items may compute the same point; IS_OWN(k) is true for the one that stores it. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \

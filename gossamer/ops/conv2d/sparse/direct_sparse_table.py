@@ -41,16 +41,16 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
 _MASK_BITS = 16
-"""Number of bits that a tap mask has for the rows of a window, and as many for the columns."""
+"""Number of bits of a tap mask for the rows of a window, and also the number for its columns."""
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
 # other devices, these numbers only decide the order in which variants are tried, because the
 # tuner's measurements correct the scale of an algorithm's estimates.
 _LOOP = 10
-"""Instructions of a loop iteration that do not depend on its columns."""
+"""Instructions of a loop iteration that are needed whatever the sizes."""
 _STORE = 30
 """Instructions to store one point."""
 _START = 1500
-"""Cycles to look up a block and its first columns, and to store results, together."""
+"""Total cycles to look up a block, to look up its first columns, and to store results."""
 _LATENCY = 300
 """Cycles from loading a column's offset to receiving its input, mostly from the L2 cache."""
 _LONGEST = 2
@@ -69,8 +69,8 @@ class TableForm:
 
     rows: number of output channels of a block.
     points: number of output points of a work-item.
-    lanes: number of work-items of a set, which multiply the same columns with the inputs of
-    different points.
+    lanes: number of work-items of a set. They multiply the same columns by the inputs of different
+    points.
     blocks: number of blocks of a work-group.
     splits: number of sets of work-items among which a block's columns are divided: 1 or a multiple
     of rows.
@@ -130,9 +130,9 @@ class OutputPlanes:
 
     planes: number of planes.
     count: number of points of a plane.
-    row: number of points of a row: images times the columns of the input if the points are linear,
-    else images times the columns of the output.
-    images: number of images for each row and column.
+    row: number of points of a row, which is `images` times the number of columns of the input if
+    the points are linear, and of the output if they are not.
+    images: number of images of a plane.
     linear: True if each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
     in_x: strides of the window in x along planes, rows and columns, in elements.
@@ -199,9 +199,9 @@ class TableTiling:
     def distance(self) -> int:
         """Distance in points from a work-item's point (or vector) to its next point.
 
-        The result is 0 if the sizes do not suit the plane, because the kernel would read points
-        outside of the plane, or some work-items would have no points. If the plane has fewer points
-        than two vectors per lane, some points belong to two vectors.
+        The result is 0 if the sizes do not suit the plane: the kernel would read points outside of
+        the plane, or some work-items would have no points. If the plane has fewer points than two
+        vectors per lane, some points belong to two vectors.
         """
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
@@ -217,7 +217,7 @@ class TableTiling:
 
 
 class DirectSparseTable(Algorithm):
-    """Products of inputs with blocks of output channels, by tables of weights.
+    """Sparse convolution by blocks of output channels, with weights in tables.
 
     The input of a column is loaded once for a block of output channels and multiplied by one weight
     for each channel. The weights are data: the kernel is not compiled for them.
@@ -388,11 +388,11 @@ def fitting(limits: Limits) -> list[TableForm]:
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
     """Return the expected cycles, assuming that weights are at random positions.
 
-    The estimate is based on counts, not on measurements. Four columns of a set cost the longer of
-    two times: that to issue their instructions, at four per cycle, and that to load words of the
-    input and the table from the L1 cache, at one word per cycle for each lane of a warp. The inputs
-    of a work-group are loaded into the L1 cache once. The latency of loads is a lower bound on the
-    time of a set.
+    The estimate is based on counts, not on measurements. The time of four columns of a set is the
+    longer of two times: the time to issue their instructions (four per cycle), and the time to load
+    their inputs and table entries from the L1 cache (one word per cycle for each lane of a warp).
+    The inputs of a work-group are loaded into the L1 cache once. The latency of loads is a lower
+    bound on the time of a set.
 
     x: the input as the kernel reads it.
     """

@@ -22,8 +22,8 @@ DENSEST = 0.75
 """Maximum density at which sparse algorithms are tried. By a rule of thumb, dense algorithms are
 faster at larger densities on any device."""
 _CANDIDATES = 512
-"""The next channel of a block is chosen from this many remaining channels, those with the most
-nonzero weights. The limit bounds the time for layers with many channels."""
+"""Maximum number of channels among which the next channel of a block is searched: the remaining
+channels with the most nonzero weights. The limit bounds the time for layers with many channels."""
 _UNROLLED = 4
 """Number of columns that a kernel multiplies per loop iteration."""
 _MULTIPLE = 8
@@ -76,10 +76,10 @@ class Table:
 
     starts: (blocks + 1) index of each block's first column, divided by 4; the last entry is the end
     of the last block.
-    channels: (blocks, rows) output channels; -1 if a block has fewer channels.
-    columns: (all columns + 4) index of each column among the weights of an output channel of the
-    ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
-    is a multiple of 4. Four more columns follow the last block, because kernels read ahead.
+    channels: (blocks, rows) output channels of each block; -1 in place of missing channels.
+    columns: (all columns + 4) index c*R*S + r*S + s of each column, where (r, s) is the tap and c,
+    from 0 to C - 1, is the input channel among the channels of all groups. The number of columns of
+    a block is a multiple of 4. Four more columns follow the last block, because kernels read ahead.
     values: (all columns + 4, rows) weights in float32.
     """
 
@@ -126,9 +126,9 @@ def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
     """Group the rows of a mask (M, K) into blocks of similar rows.
 
     Blocks have `rows` rows; the last block may have fewer. A block starts with the remaining row
-    that is true most often. Rows are then added one at a time. The next row is the remaining row
-    with the highest cosine similarity to the union of the block's rows, the first one if several
-    are equal.
+    that has the most true elements. Rows are then added one at a time: the next row is the
+    remaining row with the highest cosine similarity to the union of the block's rows. If several
+    rows are equally similar, the first of them is added.
     """
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")

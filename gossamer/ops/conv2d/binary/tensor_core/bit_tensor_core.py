@@ -4,8 +4,8 @@ The algorithm is an implicit GEMM: rows are output pixels, columns are output ch
 over the words of a pixel's window. On tensor cores the product of two bits is 1 if both bits are 1;
 bits.h explains how to compute sums of products of signs from products of bits.
 
-Source of 1-bit tensor core instructions for binary convolutions: A. Li and S. Su, "Accelerating
-binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
+The use of 1-bit tensor core instructions for binary convolutions was published by A. Li and S. Su,
+"Accelerating binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 """
 
 from __future__ import annotations
@@ -120,8 +120,9 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     """Yield a variant and, where possible, the same variant with float16 tensors.
 
-    float16 is possible if the variant reads or writes floats, all in NHWC, and if float16 does not
-    round values that are known to be integers.
+    float16 is possible if the variant reads or writes floats, all of them in NHWC, if a group has a
+    multiple of _HALVES output channels, and if float16 does not round values that are known to be
+    integers.
     """
     yield variant
     problem = layer.convolution

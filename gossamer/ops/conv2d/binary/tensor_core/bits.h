@@ -5,7 +5,7 @@
  * bits of an inner product, or WORDS words of a pixel's window. With inputs of one bit, where a bit
  * 1 stands for 1 and a bit 0 for -1, the sum for a pixel and a channel is
  *
- *     4 ones(x & w) - 2 ones(x) - (the sum of the channel's weights inside of the image).
+ *     4 ones(x & w) - 2 ones(x) - (the sum of the signs of the weights inside of the image).
  *
  * Here x are the bits of the inputs, w the bits of the weights, and ones() counts the bits that are
  * 1. Bits of x outside of the image are 0, so the first two terms need no correction there. With
@@ -16,15 +16,15 @@
  *     2 ones - (the number of inputs that are not 0).
  *
  * In both cases the kernels first compute 2 ones - counted. `ones` is the number of ones of all
- * products. `counted` is the same for all channels: ones(x) with inputs of one bit, the number of
- * inputs that are not 0 with inputs of two bits. */
+ * products. `counted` is ones(x) with inputs of one bit, and the number of inputs that are not 0
+ * with inputs of two bits. It is the same for all channels. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
 /* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is set where the input is not 0 */
+ * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
 #define PLANES 1
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif
@@ -107,9 +107,9 @@ INLINE int counted_in(const Operand &operand)
 }
 
 /* Loads a lane's bits of a pixel's step. words: address of the pixel's word in line `lane % 4` of
- * the step (each line has one word of every pixel). With words of 64 bits, a lane has the two
- * halves of one word. With words of 32 bits, a lane has two words; the second word is four lines
- * after the first one. */
+ * the step (each line has one word of every pixel). With words of 64 bits, a lane loads the two
+ * halves of one word. With words of 32 bits, a lane loads two words; the second word is four lines
+ * after the first. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

@@ -1,7 +1,7 @@
 /* Convolution of signs on bit tensor cores. Warps load both operands from shared memory to
  * registers.
  *
- * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
+ * A work-group computes WARPS_P * TILES_P * 16 output pixels, numbered through all images, and
  * WARPS_C * TILES_C * 8 channels. These outputs are divided among the WARPS_P * WARPS_C
  * warps of a set. The steps of the inner products are divided among WARPS_K sets, and the sums of
  * all sets are added at the end. A phase is the span between two barriers, in which each set

@@ -2,16 +2,18 @@
  * shared memory.
  *
  * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
- * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, counted through all images,
- * one after the other. Warpgroups do not wait for each other: while one warpgroup writes its
- * results, another multiplies. A warpgroup multiplies AT_ONCE steps in a phase. Each warpgroup has
- * STAGES buffers in shared memory, each for the input words of a phase. It copies the words of its
- * windows to these buffers, and begins to copy the words of its next tile before it has computed
- * the current one. With COPIERS, two additional warps per warpgroup do nothing but these copies.
- * With HALO, which needs COPIERS, each buffer holds all inputs of a tile (halo.h). Channels are
- * ordered so that a lane has TILE_C / 4 consecutive channels of a pixel, and can pack their bits
- * without data of other lanes. With EXCHANGES a warp reads and writes floats through shared memory
- * (exchange.h). */
+ * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, one tile after the other.
+ * Pixels are numbered through all images. Warpgroups do not wait for each other: while one
+ * warpgroup writes its results, another multiplies. A warpgroup multiplies AT_ONCE steps in a
+ * phase. Each warpgroup has STAGES buffers in shared memory, each for the input words of a phase.
+ * The warpgroup copies the words of its windows to these buffers, and begins to copy the words of
+ * its next tile before it has computed the current tile. With COPIERS, two additional warps per
+ * warpgroup do nothing but these copies. With HALO, which needs COPIERS, each buffer holds all
+ * inputs of a tile (halo.h).
+ *
+ * Channels are ordered so that a lane has TILE_C / 4 consecutive channels of a pixel, and can pack
+ * their bits without data of other lanes. With EXCHANGES a warp reads and writes floats through
+ * shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -90,7 +92,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
     SHARED ALIGNED(16) uint zeros[4];
 #endif
-    /* the shuffle tells the compiler that all lanes of a warp have the same number here */
+    /* because of the shuffle, the compiler knows that all lanes of a warp have the same number */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
@@ -312,8 +314,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         {
 #ifdef EXCHANGED_OPERAND
             /* Without COPIERS, if a tile has at least STAGES phases, the operand's copies are
-             * already complete, because a wait within the phases covered them. Otherwise the warp
-             * waits here for all its copies, including the copies of later inputs. */
+             * already complete, because a wait within the phases covered them. In the other cases,
+             * the warp waits here for all its copies, including the copies of later inputs. */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();

@@ -4,9 +4,9 @@
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. For each word of a
  * pixel the halo has an array with this word of all its pixels. HALO_LINE is the size of such an
- * array in bytes, with padding after it, so that the next array begins 8 banks further on. For a
- * tap outside of the image, the halo has a pixel of another row or image. The operand of such a tap
- * is therefore loaded from zeros in shared memory instead of the halo. */
+ * array in bytes, with padding after it, so that the next array begins 8 banks further on. At the
+ * position of a tap outside of the image, the halo has a pixel of another row or image. The operand
+ * of this tap is therefore loaded from zeros in shared memory instead of the halo. */
 
 #pragma once
 

@@ -91,8 +91,8 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
     array[first] = four.x, array[first + 1] = four.y, array[first + 2] = four.z, \
     array[first + 3] = four.w;
 
-/* VOTED: the results whose signs are packed. APPLY_EPILOGUE: the epilogue of VECTOR results, which
- * may set second results, too. */
+/* VOTED: the results whose signs are packed. APPLY_EPILOGUE: applies the epilogue to VECTOR sums,
+ * and also computes `seconds` if the epilogue has two results. */
 #if FLOATS && OUTPUT_PLANES && VECTOR == 8
 #define VOTED seconds
 #define APPLY_EPILOGUE(results, seconds, channel, index)                                        \
@@ -134,7 +134,7 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
 #define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
 #endif
 
-/* The words of 32 bits that hold COUNT channels; one word holds 32 channels or fewer. */
+/* The 32-bit words that hold COUNT channels: one word for 32 channels or fewer. */
 template <int COUNT> struct Words {
     static constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
     uint parts[PARTS];
@@ -184,7 +184,7 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 {
     constexpr int PARTS = Words<COUNT>::PARTS;
     int word = channel / WORD_BITS;
-    /* words beyond the last group's channels are written, too, and have zeros */
+    /* words beyond the last group's channels are also written, and contain zeros */
     if (word < target.out_words && (channel < end || end == target.out_channels)) {
         uchar *y = target.packed
                    + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES

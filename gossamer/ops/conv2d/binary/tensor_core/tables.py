@@ -1,7 +1,7 @@
 """The tables that binary convolutions on tensor cores read.
 
-They hold the offsets of a window's words, the weights in the order in which lanes hold them, and
-the constants that convert counts of set bits to results.
+The tables hold the offsets of a window's words, the weights in the order of the instruction's
+operands, and the constants that convert counts of set bits to results.
 """
 
 from __future__ import annotations

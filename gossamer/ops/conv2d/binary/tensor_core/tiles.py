@@ -32,8 +32,8 @@ _PHASE, _STEP, _END = 500, 700 / 128**2, 1500
 """With mma: cycles for which a phase waits, cycles of a step for each pair of a pixel and a
 channel, and cycles at the end of a work-group."""
 _COPY, _HALO_COPY, _MULTIPLY = 75, 35, 0.38
-"""With wgmma: cycles of the copies of a step, the same if the inputs of a tile are copied once for
-all taps, and cycles of a step's products for each channel."""
+"""With wgmma, cycles of a step: to copy its inputs, to copy them if the inputs of a tile are copied
+once for all taps, and to multiply, for each channel."""
 
 
 class Tile(abc.ABC):

@@ -1,10 +1,12 @@
 """PTX for a sparse convolution whose weights are immediate operands of its instructions.
 
-Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds in registers the sums
-of one pixel and image (two images in float16) for all channels of a block. An input is read once
-for all nonzeros of its tap, and each nonzero is one multiply-add with an immediate factor. The
-batch is the innermost axis of the inputs. Inputs are copied to shared memory and padded there, so
-that no tap has to test for the border.
+The weights are compiled into the kernel, as published by Z. Wang, "SparseRT: accelerating
+unstructured sparsity on GPUs for deep learning inference", PACT 2020.
+
+A work-item holds in registers the sums of one pixel and image (two images in float16) for all
+channels of a block. An input is read once for all nonzeros of its tap, and each nonzero is one
+multiply-add with an immediate factor. The batch is the innermost axis of the inputs. Inputs are
+copied to shared memory and padded there, so that no tap has to test for the border.
 
 A stage is the input channels that are computed between two barriers. Warps that start at different
 parts of a stage's code fetch instructions in parallel. Prefetch warps, if the config has any, fetch
@@ -48,7 +50,7 @@ class ChannelBlock:
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Return the number of nonzeros of each output channel in some input channels."""
+        """Return the number of nonzeros of each output channel in the given input channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:
@@ -151,7 +153,7 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
 
 @dataclass
 class _Copy:
-    """The vector of each input channel that a work-item copies to shared memory.
+    """A vector that a work-item copies to shared memory in every input channel.
 
     source: register with the address of the vector in `channel`.
     target: register with the address of the vector in the first slot of shared memory.
@@ -347,7 +349,8 @@ class _BlockCode:
         """Emit a stage's products.
 
         Each k_group, and each prefetch warp, runs one part of the stage's channels. Other warps run
-        all parts; without prefetch warps, the warps of a staggered entry begin with its part.
+        all parts. Without prefetch warps, warps with different staggered entries begin with
+        different parts.
         """
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries

@@ -24,7 +24,7 @@ from gossamer.ops.weights import WeightsInfo
 # an H200. On other devices, these rates only decide the order in which configs are tried, because
 # the tuner's measurements correct the scale of an algorithm's estimates.
 _START = 2000
-"""Cycles before the first product and after the last product, together."""
+"""Total cycles before the first product and after the last product."""
 _CYCLES_PER_INSTRUCTION = 1.07
 """Cycles for which an instruction of a warp occupies a sub-partition of a multiprocessor."""
 _FETCHED, _FETCHED_BY_K_GROUPS, _FETCHED_AHEAD, _ONE_ENTRY = 4.1, 4.7, 6.1, 0.83
@@ -34,8 +34,8 @@ _SHARED_FETCH_EXPONENT = 0.35
 """Work-groups of a multiprocessor share some of the code that they fetch: n work-groups fetch
 n ** _SHARED_FETCH_EXPONENT times as many bytes as one work-group."""
 _COPIED = {32: 45.0, 64: 97.0, 128: 118.0}
-"""Bytes that a multiprocessor copies per cycle, by the number of contiguous bytes. The
-multiprocessor does not compute in the cycles in which it copies."""
+"""Bytes that a multiprocessor copies per cycle. A key is the largest number of contiguous bytes for
+which the rate is used. The multiprocessor does not compute in the cycles in which it copies."""
 _SMALL_BATCH = 16
 """With a batch below this size, there are so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
@@ -60,14 +60,14 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """Maximum number of work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""Maximum number of kinds, besides those of the leading configs, whose best config is a candidate.
-A kind is all configs with the same channels, k_groups and prefetch warps."""
+"""Maximum number of kinds that add their best config to the candidates, besides the first configs
+(item 1 of `configs`). A kind is all configs with the same channels, k_groups and prefetch warps."""
 
 
 def lines(division: GeneratedTiling) -> float:
     """Return the approximate number of instructions of the generated code.
 
-    One instruction multiplies two values in float16.
+    In float16, one instruction multiplies two values.
     """
     d, config = division, division.config
     density, block = d.problem.weights_info.density, division.block
@@ -92,9 +92,9 @@ def _channels(division: GeneratedTiling) -> float:
 def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
     """Return the estimated time of a launch in microseconds.
 
-    In a large batch, issuing and fetching instructions overlap in part: the root of the sum of the
-    squares of their times fits best. The time of copies is added, because all warps wait for copies
-    at the same time.
+    With a large batch, instructions are issued while others are fetched, but the two overlap only
+    in part: sqrt(issue**2 + fetch**2) fits the measured times best. The time of copies is added,
+    because all warps wait for copies at the same time.
     """
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
@@ -169,10 +169,10 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
        with neither, because the model is least accurate in comparing these three. In a small batch,
        the best config.
     2. The best config of each other kind (channels, k_groups, prefetch warps). These configs
-       alternate with variations of the first configs, which have other tiles, other staggered
-       entries or longer stages.
-    3. The config with the shortest code, unless it is already listed. It is for efforts that leave
-       little time for building.
+       alternate with variations of the first configs. The variations have other tiles, other
+       staggered entries or longer stages.
+    3. The config with the shortest code, unless it is already listed. Efforts that leave little
+       time for building need it.
 
     halves: True for float16.
     most_lines: maximum number of instructions of the code.
@@ -225,7 +225,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
 
 
 def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[GeneratedConfig]:
-    """Yield every config that fits the device, unordered."""
+    """Yield the configs that fit the device, in no particular order."""
     per_group = problem.group_out_channels
     channels = dict.fromkeys(-(-per_group // -(-per_group // most)) for most in _CHANNELS)
     for images, rows, columns in _tiles(problem, halves):
@@ -359,5 +359,5 @@ def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int
 
 
 def _parts(size: int) -> list[int]:
-    """Return the lengths of the parts of `size`, cut into 1, 2, ... equal parts."""
+    """Return the different values of ceil(size / count) for count = 1, 2, ..., size."""
     return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))

@@ -1,7 +1,8 @@
 """direct_sparse_compiled: pruned convolution by code generated for its weights.
 
-Source: weights as immediate operands of unrolled code (SparseRT, 2020). In this implementation the
-code is PTX: code.py generates it, tiling.py divides the work, and configs.py lists the configs.
+Source: Z. Wang, "SparseRT: accelerating unstructured sparsity on GPUs for deep learning inference",
+PACT 2020. Weights are immediate operands of unrolled code. In this implementation the code is PTX:
+code.py generates it, tiling.py divides the work, and configs.py lists the configs.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
 
 
 def _programs(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[PtxProgram]:
-    """Return the programs that compute a division with these constants."""
+    """Return the PTX programs for a division, with the layer's arrays as constants."""
     return [generated.program for generated in generate(division, arrays)]
 
 
