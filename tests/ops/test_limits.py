@@ -55,8 +55,8 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("pointwise_mma", HALF - 1, lambda n: replace(POINTWISE, height=n), "32768 rows or more"),
     ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)),
      "is 216 with padding"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "rows of results and images"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "rows of results and images"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "at most 65535 images"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "65535 rows of results"),
     ("published", GRID, lambda n: replace(POINTWISE, batch=n), "more than 65535 work-groups"),
     # tiles of 2 x 2 outputs are products of 16 points
     ("winograd", 2**21 - 1, lambda n: replace(CONV, batch=n, height=2, width=2),
