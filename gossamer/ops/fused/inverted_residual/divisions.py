@@ -104,8 +104,8 @@ class WorkGroup(NamedTuple):
 class Division(NamedTuple):
     """The division of a phase of a chunk among warps, with its cost.
 
-    sizes: sizes of the work that a warp computes at once. Their meaning depends on the phase; the
-    function that returns the division describes it.
+    sizes: sizes of the work that a warp computes at once. Their meaning depends on the phase, and
+    is described at the function that returns the division.
     busy: cycles in which the phase occupies the schedulers or shared memory.
     waited: cycles that a warp spends waiting for the results of its instructions.
     """

@@ -33,7 +33,7 @@ _MOST_SUMS = 6
 """Maximum number of units of the projection whose accumulators fit the registers of a work-item. A
 unit is four pixels by four channels."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Candidate numbers of output pixels per tile, approximately."""
+"""Approximate numbers of output pixels of the candidate tiles."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024

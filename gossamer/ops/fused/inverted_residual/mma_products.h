@@ -11,8 +11,8 @@
  * row. row: distance between rows, in elements. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
-    /* With this form the compiler keeps one register for all addresses that differ only by
-     * constants; the constants become offsets of the loads. */
+    /* With the address computed this way, the compiler keeps one register for all addresses that
+     * differ only by constants. The constants become offsets of the loads. */
     uint address = (uint)__cvta_generic_to_shared(first)
                    + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
                    + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));
