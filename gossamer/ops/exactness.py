@@ -1,7 +1,7 @@
 """Determine which lower precisions leave all results unchanged.
 
 Products are accumulated in float32 in every precision. So a lower precision leaves results
-unchanged if all operands are integers that it represents exactly.
+unchanged if all operands are integers that the precision represents exactly.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Ope
 class _Pointer:
     """A pointer with offsets of any size.
 
-    If an offset is too large for a load or store, code adds it to the address register.
+    An offset that is too large for a load or store is added to the address register.
     """
 
     def __init__(self, code: Code, register: str) -> None:
