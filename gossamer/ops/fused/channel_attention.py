@@ -97,7 +97,7 @@ class _Division:
 
     @property
     def is_held(self) -> bool:
-        """Whether a work-group's slice of an image fits, and stays in, shared memory."""
+        """Whether a work-group's slice of an image fits shared memory, and stays there."""
         return self._bytes(True) <= self.most_shared
 
     @property

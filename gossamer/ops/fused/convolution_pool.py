@@ -261,7 +261,7 @@ stores."""
 _ISSUED = 0.54
 """Instructions issued per cycle and scheduler."""
 _BARRIERS = 680.0
-"""Cycles of barriers per band of rows, which a work-group cannot overlap with other work."""
+"""Cycles that a work-group spends at the barriers of a band of rows, without other work."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ _PRODUCTS = 400.0
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of outputs of a work-group, and its number of hidden channels per chunk.
+    """A work-group's tile of outputs, and the number of hidden channels per chunk.
 
     rows: rows of outputs.
     columns: columns of outputs.

@@ -80,7 +80,8 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
             return reason
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
-            return f"needs multiples of {_MULTIPLE} channels, not {channels[0]} to {channels[1]}"
+            return (f"needs multiples of {_MULTIPLE} channels, has {channels[0]} input and "
+                    f"{channels[1]} output channels")
         if not problem.outputs[0].size or any(has_tile(block, precision, device.limits)
                                               for precision in reversed(PRECISIONS)):
             return None

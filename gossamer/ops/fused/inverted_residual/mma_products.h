@@ -1,5 +1,5 @@
 /* Operands of products of 16 pixels by 8 channels for inverted_residual_mma.cu, and functions that
- * round, bound and store results. */
+ * round, clip and store results. */
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #include "mma/precisions.h"
 #include "mma_sizes.h"
 
-/* Loads one step of K of 16 rows, one row for each pixel. first: the first element of the first
+/* Loads 16 rows of one step of K, one row for each pixel. first: the first element of the first
  * row. row: distance between rows, in elements. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {

@@ -14,7 +14,7 @@ struct Tile {
     int rank;                    /* index of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
-    int top, start;              /* rows of windows above the image, columns left of the image */
+    int top, start;              /* window rows above the image, window columns left of it */
     int columns, pixels;         /* pixels in a row, and in the whole tile */
     float of_columns;            /* 1 / columns */
 };
