@@ -14,11 +14,11 @@
 #define EPILOGUE(value, channel, index) /* rewrites a float */
 #define EPILOGUE4(value, channel, index) /* rewrites a float4 of four neighbours in memory */
 #define EPILOGUE8(lower, upper, channel, index) /* rewrites two float4 of eight neighbours */
-/* rewrites a float and sets a second one */
+/* rewrites a float and sets `second` to the expression's second output */
 #define EPILOGUE2(value, second, channel, index) second = value;
-/* rewrites a float4 of four neighbours and sets a second one */
+/* rewrites a float4 of four neighbours and sets `second` to their second outputs */
 #define EPILOGUE2_4(value, second, channel, index) second = value;
-/* rewrites two float4 of eight neighbours and sets two more */
+/* rewrites two float4 of eight neighbours and sets two more to their second outputs */
 #define EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index) \
     second_lower = lower;                                                     \
     second_upper = upper;

@@ -39,8 +39,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     index) for float4.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
-    one_channel: whether all values of a float4 belong to the channel `channel`; otherwise they
-    belong to consecutive channels, and `channel` is a multiple of 4.
+    one_channel: True if all values of a float4 belong to the channel `channel`. False if they
+    belong to consecutive channels; `channel` is then a multiple of 4.
     prefix: prefix of the macros' names and, in lower case, of the parameters' names, for kernels
     with several epilogues.
     """
@@ -152,7 +152,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: prefix of the channel operands' names in the weights.
-    multiple: channel operands are padded to a multiple of this number, itself a multiple of 4.
+    multiple: channel operands are padded to a multiple of this number. It must be a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input

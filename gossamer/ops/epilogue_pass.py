@@ -26,7 +26,8 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            of_zeros: bool = False) -> list[Launch]:
     """Return the launches that apply an epilogue to output 0.
 
-    The epilogue is applied in place. There are no launches for the identity without `of_zeros`.
+    The epilogue is applied in place. If it is the identity and `of_zeros` is False, there are no
+    launches.
 
     output: spec of the output, in float32 or float16, without padding and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. Tensor

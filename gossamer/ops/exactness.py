@@ -1,7 +1,7 @@
 """Determine which lower precisions leave all results unchanged.
 
-A lower precision leaves results unchanged if all operands are integers that the precision
-represents exactly, because products are accumulated in float32 in every precision.
+Products are accumulated in float32 in every precision. So a lower precision leaves results
+unchanged if all operands are integers that the precision represents exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def in_float16(facts: ValueFacts) -> bool:
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
     """Return whether a layer accumulates products of integers.
 
-    In float32 the sums are exact as long as their magnitudes stay within 2^24.
+    Sums of integers are exact in float32 as long as their magnitudes stay within 2^24.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.

@@ -55,8 +55,8 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("pointwise_mma", HALF - 1, lambda n: replace(POINTWISE, height=n), "32768 rows or more"),
     ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)),
      "is 216 with padding"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "rows of results and images"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "rows of results and images"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "at most 65535 images"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "65535 rows of results"),
     ("published", GRID, lambda n: replace(POINTWISE, batch=n), "more than 65535 work-groups"),
     # tiles of 2 x 2 outputs are products of 16 points
     ("winograd", 2**21 - 1, lambda n: replace(CONV, batch=n, height=2, width=2),
@@ -72,8 +72,8 @@ PRUNED = replace(CONV, weights_info=FEW)
      "at most 32766 rows and columns, has 32767"),
     ("bit_tensor_core popcount", 2**24, lambda n: replace(
         BITS, channels=n, height=1, width=1, kernel=(1, 1), pads=(0,) * 4), "not exact in float32"),
-    ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, batch=n)), "or images"),
-    ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, height=2 * n)), "rows of"),
+    ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, batch=n)), "65535 images"),
+    ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, height=2 * n)), "65535 rows"),
     ("convolution_pool_mma", 4, lambda n: pooled(FIRST, (n, 3), pads=(0,) * 4), "not 5 rows"),
     ("pointwise_mean", GRID, lambda n: head(n, 8, 8, (2, 2)), "at most 65535 images"),
     ("channel_attention", GRID, lambda n: attention(n, 8, 4, (2, 2)), "at most 65535 images"),

@@ -50,12 +50,15 @@ class NumpyCopy(HostAlgorithm):
 class PackedCopy(Algorithm):
     """One launch that packs, unpacks or repacks a tensor.
 
-    A word consists of 32-bit parts, each of which holds 32 channels, one bit per channel. There are
-    three ways to pack. With vote=0 a work-item reads the 32 channels of a part, four at a time if
-    they are contiguous. With vote=1 each of the 32 lanes of a warp reads one channel, and a ballot
-    of the warp yields the part, as in the published kernels of binary convolution. With vote=32 a
-    warp computes 32 parts by ballots, one after another. To unpack, each work-item writes one, four
-    or 32 channels.
+    A word consists of 32-bit parts. A part holds 32 channels, one bit per channel.
+
+    There are three ways to pack. With vote=0 a work-item reads the 32 channels of a part, four at a
+    time if they are contiguous. With vote=1 each of the 32 lanes of a warp reads one channel, and a
+    ballot of the warp yields the part; this is the method of the published kernels of binary
+    convolution (see conv2d/binary/popcount.py). With vote=32 a warp computes 32 parts by ballots,
+    one after another.
+
+    To unpack, each work-item writes one, four or 32 channels.
     """
 
     op = "copy"

@@ -3,7 +3,8 @@
  * with index 0 along every dimension.
  *
  * With BOUNDED, elements with low <= index < high along every dimension are copied, and `fill` is
- * written to all other elements of the target. The offset `from` may be outside the source. */
+ * written to all other elements of the target. The offset `from` may be outside the source, because
+ * the element with index 0 may be outside the bounds. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
@@ -47,7 +48,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Splits the index along dimension d off `rest`, and advances both offsets to this index. */
+/* Removes the index along dimension d from `rest`, and advances both offsets to this index. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \

@@ -29,8 +29,8 @@ ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 """C type with which kernels copy an element, for each element size in bytes."""
 _TILE = 32
 _LEAST_TILE = 8
-"""A copy uses tiles if both tiled dimensions have at least this number of elements (a rule of
-thumb). With smaller dimensions tiles would be mostly empty, and a copy without tiles is faster."""
+"""Minimum number of elements of both tiled dimensions (a rule of thumb). With smaller dimensions,
+tiles would be mostly empty, and a copy without tiles is faster."""
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ class FusedElementwise(KernelAlgorithm):
             # the first variant keeps the input's format, so that the input needs no conversion
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # fp16 only for float32 results of float, 8-bit and bool operands: a comparison (a bool
-        # result) of rounded operands may be wrong, and large integers do not fit float16
+        # fp16 only for float32 results of float, 8-bit and bool operands: after rounding, a
+        # comparison (a bool result) may be wrong, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:

@@ -25,7 +25,7 @@ _CHUNK = 2**12
 
 
 class HostDirectElementwise(GeneratedCode):
-    """Evaluation of an expression whose operands are tensors of the same shape and scalars."""
+    """Evaluation of an expression whose operands are scalars and tensors of the result's shape."""
 
     op = "elementwise"
     name = "host_direct"

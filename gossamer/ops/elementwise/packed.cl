@@ -1,6 +1,6 @@
 /* Evaluates an expression whose results are -1, 0 or 1, and packs the results. A work-item reads 32
- * channels of a pixel and evaluates the expression for each of them. The bits of the results are
- * one 32-bit part of a word. */
+ * channels of a pixel, evaluates the expression for each of them, and packs the results into one
+ * 32-bit part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define FOURS 0 /* 1: every part has 32 channels, contiguous in memory and without padding */

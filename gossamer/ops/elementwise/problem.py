@@ -26,8 +26,9 @@ class ElementwiseProblem(Problem):
     the other operands are run-time inputs, in order.
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
-    formats: for each run-time input, the only format in which variants read it, such as NHWC bytes
-    of photos; None if any format is allowed. Empty if any format is allowed for all inputs.
+    formats: for each run-time input, the only format in which variants read it (for example bytes
+    in NHWC, for photos), or None if any format is allowed. Empty if any format is allowed for all
+    inputs.
     facts: value facts of each run-time input; empty if nothing is known.
     result: value facts of a single output with few distinct values; REAL for all other problems.
 
@@ -94,7 +95,7 @@ class ElementwiseProblem(Problem):
                      for spec, own in zip(specs, self.formats, strict=True))
 
     def reading(self, variant: Variant) -> Variant:
-        """Return the variant with the inputs read in the formats of `formats`."""
+        """Return the variant with `formats` applied to its inputs."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property

@@ -18,9 +18,10 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     """An algorithm that computes several layers in one step.
 
     patterns: the kinds of fusion that the algorithm may compute. Each pattern lists the ops of the
-    layers in order; each layer reads a result of the previous one. supports() is called for fusions
-    that match a pattern and that recognises() accepts. The exits of a fusion are the values that
-    layers outside the fusion read.
+    layers in order; each layer reads a result of the previous layer. supports() is called for
+    fusions that match a pattern and for which recognises() returns True.
+
+    The exits of a fusion are the values that layers outside the fusion read.
     """
 
     op: ClassVar[str] = "fused"

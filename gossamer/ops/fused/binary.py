@@ -1,8 +1,8 @@
 """Binary convolutions fused with a padding layer or with signs.
 
-A preceding padding with -1, 0 or 1 costs nothing, because the convolution's kernel substitutes the
-padding value for pixels outside the packed image. In residual blocks the next layer reads the signs
-of a sum, and a later layer reads the sum itself. The fused convolution writes both.
+A padding layer before the convolution, with the value -1, 0 or 1, costs nothing: the convolution's
+kernel substitutes the value for pixels outside the packed image. In residual blocks the next layer
+reads the signs of a sum, and a later layer reads the sum itself. The fused convolution writes both.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class BitTensorCoreFusion(_DeviceFusion):
 class HostPopcountFusion(BinaryFusion):
     """The binary convolution on the host, in NumPy.
 
-    It supports any padding value of -1, 0 or 1, and a second result.
+    The padding value may be -1, 0 or 1, and the convolution may have a second result.
     """
 
     name = "host_popcount"
@@ -191,7 +191,7 @@ class HostPopcountFusion(BinaryFusion):
 class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
     """Generated code for binary convolution on the host.
 
-    It supports any padding value of -1, 0 or 1, and a second result.
+    The padding value may be -1, 0 or 1, and the convolution may have a second result.
     """
 
     by_image = True
@@ -304,7 +304,7 @@ def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Ex
 
     The first result is that of `first`; the second applies `second` to the first result.
 
-    constants: the inputs of `second` other than the first result; they become the last inputs of
+    constants: the inputs of `second` that are not the first result. They become the last inputs of
     the returned expression.
     """
     added = len(constants)

@@ -1,6 +1,6 @@
 /* A squeeze-and-excite layer: the mean of each channel over the image, two small matrix products
- * whose results are one gate per channel, and the arithmetic that scales each element by the gate
- * of its channel. x and y are NHWC.
+ * that turn the means into one gate per channel, and the arithmetic that scales each element by the
+ * gate of its channel. x and y are NHWC.
  *
  * A cluster of work-groups computes an image. Each work-group computes SLICE_WORDS words of 16
  * bytes of every pixel, in five steps:

@@ -97,7 +97,7 @@ class _Division:
 
     @property
     def is_held(self) -> bool:
-        """Whether a work-group's slice of an image is kept in shared memory, because it fits."""
+        """Whether a work-group's slice of an image fits shared memory, and stays there."""
         return self._bytes(True) <= self.most_shared
 
     @property
@@ -168,7 +168,7 @@ class ChannelAttention(FusionAlgorithm):
                               _divisions(problem, precision, device)]
                   for precision in _PRECISIONS if precision in precisions}
         # The best config of fp16 comes first, then the best config of fp32, then the others. Each
-        # config is yielded in every precision that has it.
+        # config is yielded in every precision for which it is a candidate.
         listed = list(reversed(orders.values()))
         first = [config for order in listed for config in order[:1]]
         others = [config for order in listed for config in order]
@@ -230,9 +230,9 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Return the candidate divisions.
 
-    The first division has the least expected time of all cluster sizes up to _SURE_CLUSTER. The
-    others follow in increasing order of expected time. If several cluster sizes result in the same
-    number of words per work-group, only the smallest size is a candidate.
+    The first division has the least expected time among those with a cluster size of at most
+    _SURE_CLUSTER. The others follow in increasing order of expected time. If several cluster sizes
+    result in the same number of words per work-group, only the smallest size is a candidate.
     """
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)

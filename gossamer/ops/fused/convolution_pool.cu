@@ -4,16 +4,16 @@
  * The image is read in the format of the network's input (ops/image.h).
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results. The work-group goes
- * down 64 columns of the convolution's outputs, and computes a band of ROWS rows of outputs at a
- * time: the rows of outputs that a row of results needs and the previous row of results did not
- * need.
+ * down 64 columns of the convolution's outputs, one band at a time. A band is ROWS rows of outputs:
+ * those rows under the windows of a row of results that are not under the windows of the previous
+ * row of results.
  *
  * Shared memory has the image's rows under a band in a ring, as float16: a line for each row and
  * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.
  * Numbers outside of the image or of the window are zeros. So the left operand of a step of 16
- * numbers is two lines. After the ring's last line lies a copy of the ring's first line, so that
- * these two can be read as neighbours, too. After the copy lies a line of zeros, for windows of an
- * odd number of lines.
+ * numbers is two lines. A copy of the ring's first line follows the ring's last line, so that one
+ * step can read the last and the first line as neighbours. A line of zeros follows the copy, for
+ * windows with an odd number of lines.
  *
  * A lane has the same columns and channels in all rows. The lane takes the maximum over the rows
  * and writes this maximum to shared memory, where the maximum over columns is taken. The last
@@ -41,7 +41,7 @@
 /* rows of outputs that are multiplied together: POOL_Y where windows share rows, else POOL_H */
 #define ROWS 2
 #define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
-/* rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE next rows */
+/* rows of the image in the ring: the rows under ROWS rows of outputs, and the next ADVANCE rows */
 #define ROWS_HELD 9
 /* 1: the weights include the bias of each channel. Lines then have a 1 after the numbers of a
  * window, and a window has at most 7 columns. */
@@ -66,7 +66,7 @@
 
 #define WORK_GROUP_SIZE 128
 #define WARPS 4
-/* work-groups that a multiprocessor is to hold: the most without spilled registers */
+/* work-groups that a multiprocessor should hold: the most without spilled registers */
 #define BLOCKS_PER_UNIT (MAKES_IMAGE && !WGMMA ? 2 : 3)
 #define LINE_WORDS 64 /* words of 16 bytes of a line, one for each column */
 #define LINES (CHANNELS * KERNEL_H) /* lines of a window */
@@ -197,8 +197,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     int columns = tile_width < pool_width - first_x ? tile_width : pool_width - first_x;
 
     float numbers[CHANNELS_AT_ONCE][ROUNDS][NUMBERS];
-    /* Loads the values of CHANNELS_AT_ONCE channels of a row, from `channel` on. number: which row,
-     * counted from the tile's first row. */
+    /* Loads the values of CHANNELS_AT_ONCE channels of a row, from `channel` on. number: index of
+     * the row, counted from the tile's first row. */
     auto fetch = [&](int number, int channel) {
         int row = above + number;
         bool has_row = (uint)row < (uint)height;

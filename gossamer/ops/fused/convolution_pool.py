@@ -192,7 +192,7 @@ class ConvolutionPool:
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
     """Return a fusion as a first convolution and the max pooling of its result.
 
-    None if the layers are of other kinds.
+    Returns None if the layers are not of these kinds.
     """
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
@@ -229,9 +229,9 @@ def reason_unfused(layers: ConvolutionPool) -> str | None:
         return ("needs pooling windows of at most twice their stride, not "
                 f"{pool.kernel[0]} rows with a stride of {pool.stride[0]}")
     if any(pad >= length for pad, length in zip(pool.pads, pool.kernel * 2, strict=True)):
-        return "a pooling window may lie in the padding only"
+        return "a pooling window may lie entirely in the padding"
     if max(pool.out_height, convolution.batch) > _MOST_GRID:
-        return f"supports at most {_MOST_GRID} rows of results or images"
+        return f"supports at most {_MOST_GRID} rows of results and {_MOST_GRID} images"
     return None
 
 
@@ -242,7 +242,7 @@ TAPS = 8
 """Maximum number of columns of a window: the float16 values of one 16-byte word."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
-"""The possible numbers of output channels per work-group."""
+"""The possible numbers of output channels per work-group, without and with wgmma."""
 _MOST_DIVISIONS = 8
 """Candidate tile heights divide the rows of results among up to this number of work-groups."""
 _SMALL_HEIGHTS = (4, 2, 1)
@@ -261,7 +261,7 @@ stores."""
 _ISSUED = 0.54
 """Instructions issued per cycle and scheduler."""
 _BARRIERS = 680.0
-"""Cycles of barriers per band of rows, which a work-group cannot overlap with other work."""
+"""Cycles that a work-group spends at the barriers of a band of rows, without other work."""
 
 
 @dataclass(frozen=True)

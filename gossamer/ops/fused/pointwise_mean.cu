@@ -3,11 +3,11 @@
  * output channel.
  *
  * A work-group computes OUT_PART channels of an image. The work-group copies its weights to shared
- * memory while the previous kernel still runs. The warps take tiles of 16 pixels round-robin. Each
- * lane loads its operands from memory: WIDTH channels per line of two pixels, lane / 4 and lane / 4
- * + 8. Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two
- * products. The weights are read in the same way, so the input channels of both operands have the
- * same order. */
+ * memory while the previous kernel still runs. Tiles of 16 pixels are distributed round-robin among
+ * the warps. A line is 64 neighbouring bytes of a pixel: the operands of two products. Four lanes
+ * load a line together, WIDTH channels each. A lane loads lines of the pixels lane / 4 and
+ * lane / 4 + 8 of the tile. The weights are read in the same way, so the input channels of both
+ * operands have the same order. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */

@@ -71,7 +71,7 @@ class PointwiseMean(FusionAlgorithm):
         convolution = _convolution(problem)
         if not convolution.is_pointwise:
             return (f"convolves with stride {convolution.stride} and pads {convolution.pads}; "
-                    "supports neither")
+                    "needs stride 1 and no pads")
         if convolution.epilogue.tensor_count or problem.sources[0] != (ENTRY,):
             return "the convolution's epilogue reads a tensor"
         if convolution.channels % _MULTIPLE:

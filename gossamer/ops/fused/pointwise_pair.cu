@@ -4,10 +4,10 @@
  *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
  *
- * The work-groups share tiles of 128 pixels round-robin. A work-group computes a slice, 64 channels
- * of `wide`, at a time. The same slice of the added tensor is copied to a slot in shared memory.
- * The results of the first product replace it, are written to memory, and are the left operand of
- * the second product. A stage is the weights of a slice: those of the first convolution that
+ * Tiles of 128 pixels are distributed round-robin among the work-groups. A work-group computes one
+ * slice (64 channels) of `wide` at a time. A slot in shared memory holds the same slice of the
+ * added tensor, then the slice of `wide`: the left operand of the second product, which may also be
+ * written to memory. A stage is the weights of a slice: those of the first convolution that
  * produce the slice, and those of the second convolution that multiply it.
  *
  * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
@@ -155,7 +155,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             }
             if (ADDS)
                 consumer_wait(slot);
-            /* of each 32 channels a lane has 8 neighbouring ones */
+            /* a lane has 8 neighbouring channels of each 32 channels */
             HALF *numbers = (HALF *)((char *)memory + BARRIERS_BYTES + INPUTS * INPUT_BYTES
                                      + slot.slot * SLOT_BYTES);
             {

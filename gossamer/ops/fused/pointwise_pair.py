@@ -173,10 +173,10 @@ class PointwisePair:
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
-    """Return a fusion as a pair of 1x1 convolutions.
+    """Return a fusion as a pair of 1x1 convolutions; None if it is not one.
 
-    None if the layers are not such a pair. The first convolution must have at least twice as many
-    output channels as input channels, and at least twice as many as the second convolution.
+    The first convolution must have at least twice as many output channels as it has input channels,
+    and at least twice as many as the second convolution has output channels.
     """
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
@@ -196,7 +196,7 @@ def reason_unfused(pair: PointwisePair) -> str | None:
     for name, layer in (("first", first), ("second", second)):
         if not layer.is_pointwise:
             return (f"the {name} convolution has stride {layer.stride} and pads {layer.pads}; "
-                    "supports neither")
+                    "needs stride 1 and no pads")
     if first.epilogue.tensor_count > 1 or second.epilogue.tensor_count:
         return "supports at most one added tensor in the first layer and none in the second"
     channels = (first.channels, first.out_channels, second.out_channels)
@@ -214,17 +214,17 @@ SLICE = 64
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""Maximum number of slices at which all weights may be kept in shared memory, limited by the number
-of barriers."""
+"""Maximum number of slices whose weights may all be kept in shared memory, limited by the number of
+barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Candidate numbers of slots (buffers in shared memory) for inputs and for slices; the first
-candidate that fits is used. If the first layer adds a tensor, the tensor is copied from device
-memory to the slots for slices. With more slots, more copies are in flight."""
+"""Candidate numbers of slots (buffers in shared memory), as (slots for inputs, slots for slices).
+The first candidate that fits is used. If the first layer adds a tensor, the tensor is copied from
+device memory to the slots for slices. With more slots, more copies are in flight."""
 _OFFERED = 3
 
 _OF_SLICE = 1000
-"""Assumed cycles per slice of the epilogue and the barriers, which do not overlap with other
+"""Assumed cycles of the epilogue and the barriers of a slice. They do not overlap with other
 work."""
 
 

@@ -104,7 +104,7 @@ TWO_TENSORS = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(RESNET, exits=((0, 0),)), "the second layer's result is not read"),
     (changed(RESNET, 1, stride=(2, 1)),
-     "the second convolution has stride (2, 1) and pads (0, 0, 0, 0); supports neither"),
+     "the second convolution has stride (2, 1) and pads (0, 0, 0, 0); needs stride 1 and no pads"),
     (pair(1, 64, 192, 64, (5, 5), first=TWO_TENSORS),
      "supports at most one added tensor in the first layer and none in the second"),
     (pair(1, 64, 136, 64, (5, 5)), "needs multiples of 64 channels, not (64, 136, 64)"),

@@ -15,8 +15,8 @@ from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork, groups_per_unit
 ROWS = 16
 """Number of output channels of a tensor core instruction's tile."""
 MOST_IMAGES = 8
-"""Maximum batch. Larger batches have enough images for algorithms that compute one image per
-work-item."""
+"""Maximum batch size. Larger batches have enough images for algorithms in which each work-item
+computes one image."""
 DEPTH = 16
 """Number of columns of the weights that one step multiplies."""
 _FRAGMENT = 8
@@ -84,7 +84,8 @@ class PixelTile:
 class PixelTiling:
     """A problem divided into tiles.
 
-    A line is a row of pixels. A tile has `lines` lines, each of `width` fragments.
+    A line is a row of pixels. A tile has `lines` lines, each of `width` fragments. A fragment is
+    eight neighbouring pixels of a line.
 
     Shared memory holds a work-group's channels in vectors of eight inputs, with a copy of each
     channel for each horizontal tap. Within a copy, lines are grouped by their residue, which is
@@ -176,38 +177,45 @@ class PixelTiling:
 
     @property
     def batches(self) -> int:
-        """Number of batches of loads with which a work-item copies its channels."""
+        """Number of batches of loads in which a work-item copies its channels."""
         return -(-self.channels // (self.at_once * _BATCH))
 
     @property
     def batch(self) -> int:
-        """Number of inputs in a batch of loads, one of each channel.
+        """Number of inputs that a work-item loads in one batch.
 
-        A work-item waits for one batch before it loads the next.
+        Each input comes from a different channel. A work-item waits for one batch before it loads
+        the next.
         """
         return -(-self.channels // (self.at_once * self.batches))
 
     @property
     def residue_vectors(self) -> int:
-        """Number of vectors in a copy's lines of the same residue."""
+        """Number of vectors of all lines with one residue, within one copy."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property
     def tap_vectors(self) -> int:
-        """Number of vectors of a copy, made odd so that columns are spread over the banks."""
+        """Number of vectors of one copy.
+
+        The number is odd, so that the columns of the weights are spread over the banks.
+        """
         return self.problem.stride[0] * self.residue_vectors | 1
 
     @property
     def channel_vectors(self) -> int:
-        """Number of vectors of a channel, made odd so that columns are spread over the banks."""
+        """Number of vectors of a channel.
+
+        The number is odd, so that the columns of the weights are spread over the banks.
+        """
         return self.problem.kernel[1] * self.tap_vectors | 1
 
     @property
     def vectors(self) -> int:
         """Number of vectors in shared memory.
 
-        The number includes channels that pad the last batch of loads, and spare vectors after the
-        last tap, which warps without pixels read.
+        The number includes channels that pad the last batch of loads, and vectors after the last
+        tap. Warps without pixels read the vectors after the last tap.
         """
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_vectors + self._capacity
@@ -258,11 +266,11 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     # each input is stored once for each horizontal tap; sums are stored, read and added up
     copied = inputs * (1 + problem.kernel[1]) + shape.partial_bytes / COPIED + (
         25.0 * shape.sum_fragments)
-    # similar rows have fewer columns than random rows, and the longest block exceeds the mean
+    # see _SIMILAR and _LONGEST
     columns = divided.channels * problem.taps * min(
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
-    # for one instruction and two loads of float16, TF32 needs two instructions and four loads
+    # TF32 needs two instructions and four loads where float16 needs one instruction and two loads
     factor = 2 if divided.precision == "tf32" else 1
     warps = shape.blocks * shape.warps_p
     multiplied = warps * (columns / DEPTH + 0.5) * factor * (

@@ -1,25 +1,24 @@
 /* A convolution of few input channels, such as the first of a network, on tensor cores in float16
- * with float32 sums. No other kernel has to convert the image: this kernel reads float32 in NCHW,
- * or the tensor that callers give, such as bytes in NHWC, and computes the image's numbers from
- * that tensor (ops/image.h). y is float16, NHWC.
+ * with float32 sums. The kernel reads a float32 image in NCHW. Or it reads another tensor, such as
+ * bytes in NHWC, and computes the image from it (ops/image.h). No other kernel has to convert the
+ * image. y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
  * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
- * the image. Here a line is one row of one channel in shared memory, PITCH numbers. The lines of
- * all channels of a row follow one another, then the lines of the next row. So the window of an
- * output covers parts of LINES successive lines, and each part begins PITCH numbers after the part
- * of the previous line.
+ * the image. A line is one row of one channel in shared memory: PITCH numbers. The lines of all
+ * channels of a row are adjacent, and the lines of the next row follow them. So the window of an
+ * output covers parts of LINES successive lines. Each part begins PITCH numbers after the previous
+ * part.
  *
  * A row of the left operand is the window of an output. For each of the window's lines the row has
- * ROW_WIDTH numbers: KERNEL_W numbers of the line, filled up with zeros. A lane loads two
- * neighbouring numbers at once, and clears numbers beyond the window. With an odd stride every
- * other window begins at an odd index, at which a lane cannot load two numbers at once. Shared
- * memory then has a second copy of all numbers, shifted by one, from which these windows are
- * loaded.
+ * ROW_WIDTH numbers: KERNEL_W numbers of the line, then zeros. A lane loads two neighbouring
+ * numbers at once, and clears numbers beyond the window. With an odd stride, every other window
+ * begins at an odd index, where the address of two numbers is not aligned to 4 bytes. Such windows
+ * are loaded from a second copy of all numbers in shared memory, which is shifted by one number.
  *
- * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
- * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels
- * of a pixel, and the lane stores them at once. */
+ * The columns of the right operand are output channels. They are permuted within GROUP_TILES
+ * neighbouring tiles. Because of the permutation, a lane gets from mma the sums of neighbouring
+ * channels of a pixel, and stores them at once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats */
@@ -53,17 +52,17 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PITCH (CEIL_DIV(HALO_W, 2) * 2) /* numbers of a line */
 #define COPIED (CHANNELS * HALO_H * PITCH)
-/* numbers after the last line, which lanes may load with the numbers of the last windows, and then
- * clear */
+/* padding after the last line, in numbers: lanes may load the padding together with the last
+ * windows, and then clear it */
 #define TAIL (16 * PITCH)
-/* index at which the second copy begins, or 0 without a second copy. The copies lie half of all
+/* index at which the second copy begins; 0 if there is no second copy. The copies begin half of the
  * banks apart, to avoid bank conflicts. */
 #define SECOND (STRIDE_X % 2 ? CEIL_DIV(COPIED + TAIL, 64) * 64 + 32 : 0)
 #define LINES (CHANNELS * KERNEL_H)        /* lines of a window */
 #define STEP_LINES (16 / ROW_WIDTH)        /* lines of a step */
 #define ROW_PAIRS (ROW_WIDTH / 2)          /* pairs of numbers of a window's line */
 #define PIXEL_TILES (TILE_H * TILE_W / 16) /* tiles of 16 outputs */
-/* work-groups that a multiprocessor is to hold: as many as possible without spilled registers */
+/* work-groups that a multiprocessor should hold: the most without spilled registers */
 #define BLOCKS_PER_UNIT (STRIDE_X % 2 ? 3 : 4)
 #define GROUPS (OUT_PART / (8 * GROUP_TILES))
 /* tiles of 8 output channels whose weights a lane loads at once */

@@ -28,8 +28,8 @@ this order on every device; the order is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
 """Maximum number of values of a window, including the zeros that pad its rows. The limit is a rule
-of thumb: with larger windows, the products take much longer than a separate conversion of the
-image would."""
+of thumb: in larger windows, the products take so long that a separate conversion of the image would
+hardly add to the time."""
 _MOST_PART = 64
 """Maximum number of output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
@@ -65,7 +65,7 @@ class FewChannelsMma(Algorithm):
             return (f"needs a multiple of {_MULTIPLE} output channels, has "
                     f"{problem.out_channels}")
         if max(problem.out_height, problem.batch) > _MOST_GRID:
-            return f"needs at most {_MOST_GRID} rows of results and images"
+            return f"needs at most {_MOST_GRID} rows of results and at most {_MOST_GRID} images"
         if not _fitting(problem):
             return "the inputs and weights of a tile do not fit the shared memory"
         return None
@@ -148,9 +148,9 @@ def _group(problem: Conv2dProblem) -> int:
 def _parts(problem: Conv2dProblem) -> list[int]:
     """Return one or two numbers of output channels that a work-group may compute.
 
-    The first is the largest number whose sums fit the registers, because every additional
-    work-group reads the image again. The second, for small batches, is smaller but at least half of
-    the first.
+    The first is the largest number whose sums fit the registers: with more channels per work-group,
+    fewer work-groups read the same part of the image. The second is smaller, but at least half of
+    the first; it is for small batches.
     """
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)

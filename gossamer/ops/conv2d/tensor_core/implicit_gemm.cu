@@ -1,41 +1,40 @@
 /* Convolution as a matrix product on tensor cores. The left matrix, output pixels by K, is never
  * stored: its values are copied from the input while tiles are filled (implicit im2col). The axis K
- * has the input channels of a group for each tap.
+ * runs over the taps and, for each tap, over the input channels of a group.
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes one tile after the other. Asynchronous copies fill the slots of shared
- * memory ahead of the multiplications, also for the work-group's next tiles.
+ * memory ahead of the multiplications, and go on to the next tile before the current tile ends.
  * implicit_gemm_tile.h defines tiles, stages, slots, lines, pieces, steps and blocks. In TF32 the
  * inputs are rounded in registers.
  *
  * With WGMMA, warpgroups multiply from shared memory (pixels in TF32 from registers), and
  * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence,
  * and the fence waits for all copies of its work-item, so the warps that copy cannot be the warps
- * that multiply. The slots are a ring (mma/ring.h). Without WGMMA each warp copies lines. From
- * shared memory it then loads to registers the lines that it multiplies. With clusters one more
- * barrier expects the sums of all holders (partial_sums.h).
+ * that multiply. The slots are a ring (mma/ring.h). Without WGMMA each warp copies lines, and loads
+ * the lines that it multiplies from shared memory to registers. With clusters, one more barrier
+ * completes when the sums of all holders have arrived (partial_sums.h).
  *
- * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
- * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
- * same output channels. KEEPS_WEIGHTS is for a short K, where tiles would copy more weights than
- * inputs.
+ * With KEEPS_WEIGHTS, all tiles of a work-group have the same output channels. Their weights stay
+ * in shared memory, after the slots; the slots hold lines of pixels only. KEEPS_WEIGHTS needs a
+ * short K, because shared memory holds the weights of all stages.
  *
- * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
- * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors. */
+ * x and y begin at the elements x_first and y_first of their buffers. y is NHWC; its pixels are
+ * y_channels elements apart. y_channels exceeds the number of output channels if y is a part of a
+ * larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the values of a pixel lie side by side in x; 0: k_table has an entry for every group of
- * AT_ONCE values: the group's offset in x from the window's corner, and its position in the window
- * as row << 16 | column */
+/* 1: an output reads one pixel, whose values are adjacent in x; 0: k_table has an entry for every
+ * AT_ONCE values along K: their offset in x from the window's corner, and their position in the
+ * window as row << 16 | column */
 #define POINTWISE 1
 #define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
-#define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */
+#define LOADS 0 /* 1: values of x are loaded one by one, not copied; AT_ONCE is 1 */
 /* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
 #define PIXELS_FIRST 0
 #define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4, 2 or 1 */
-#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #endif
 
 #include "dialect/common.h"
@@ -54,8 +53,8 @@
 #include "partial_sums.h"
 
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
-/* Lanes of a warp that arrive when it releases a slot: one where wgmma alone has read it, and each
- * where lanes have loaded from it. */
+/* Number of lanes that arrive at the barrier when a warp releases a slot: one if only wgmma reads
+ * the slot, all if lanes load from the slot. */
 #define RELEASING_LANES (HALVES && !STAGED ? 1 : 32)
 /* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
  * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. Where
@@ -67,11 +66,11 @@
 #define LANE_CHANNELS 2
 #define CHANNEL(v) ((v) / 2 * 8 + (v) % 2)
 #endif
-/* The first row of the window in place of a pixel that does not exist: with this row, all taps of
- * the window are outside of the image. */
+/* The first row of the window of a pixel that does not exist: so far outside of the image that all
+ * taps of the window are outside, too. */
 #define FAR_OUTSIDE (-0x4000)
 
-/* the line and the piece that copy number `unit` of a stage fills */
+/* the line and the piece of a stage that the copy with the index `unit` fills */
 #if PIXELS_FIRST
 #define UNIT_LINE(unit) ((unit) % TILE_P)
 #define UNIT_PIECE(unit) ((unit) / TILE_P)
@@ -149,7 +148,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int unit = copier + i * COPIERS;
             int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
             int k_piece = stage * 8 + piece;
-            /* mma multiplies no steps beyond the last piece, so these steps are not copied */
+            /* mma multiplies no steps after the last piece, so these steps are not copied */
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if !LOADS

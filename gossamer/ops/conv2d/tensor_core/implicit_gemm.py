@@ -70,7 +70,7 @@ class _MmaProduct(Algorithm):
             return "tensor cores are mostly idle with one input channel per group"
         if max(problem.height + problem.pads[0], problem.window(0), problem.window(1)
                ) >= _MOST_ROWS:
-            return f"images or windows of {_MOST_ROWS} rows or more"
+            return f"the image or the window has {_MOST_ROWS} rows or more"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -82,7 +82,7 @@ class _MmaProduct(Algorithm):
                  for layout in _layouts(problem, precision)]
 
         def least_us(tile: MmaTile) -> float:
-            # tiles are ordered by their expected time in the least precise, and fastest, precision
+            # tiles are ordered by their expected time in the lowest precision, the fastest one
             return expected_us(problem, tile, *forms[-1], device.limits)
 
         tiles = {form: fitting(problem, *form, device.limits) for form in forms}
@@ -142,7 +142,7 @@ class _MmaProduct(Algorithm):
 class PointwiseMma(_MmaProduct):
     """1x1 convolution on tensor cores in TF32 or float16, with float32 sums.
 
-    TF32 inputs are truncated, not rounded.
+    In TF32, inputs and weights are rounded, not truncated, before they are multiplied.
     """
 
     name = "pointwise_mma"
@@ -152,7 +152,8 @@ class PointwiseMma(_MmaProduct):
 class ImplicitGemmMma(_MmaProduct):
     """Convolution on tensor cores in TF32 or float16, except 1x1 without padding.
 
-    Sums are float32. TF32 inputs are truncated, not rounded.
+    Sums are float32. In TF32, inputs and weights are rounded, not truncated, before they are
+    multiplied.
     """
 
     name = "implicit_gemm_mma"
@@ -217,12 +218,15 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     """Return the weights as (groups, stages, lines, values of a line).
 
     A line is one output channel in one stage. In the tensor cores' results, four lanes share a row.
+
     If a lane stores 4 output channels or more at once, lines are permuted within each block of
     4 * vector output channels, so that each of the four lanes has adjacent channels: line
-    8 f + 2 q + j of the block is channel vector * q + 2 f + j, where f is a fragment, q the lane,
-    and j is 0 or 1. Otherwise lines are in the order of channels, and successive pairs of channels
-    belong to successive lanes. Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that
-    eight lines are read without bank conflicts.
+    8 f + 2 q + j of the block is channel vector * q + 2 f + j, where f is the fragment, q the lane,
+    and j is 0 or 1. If a lane stores fewer channels at once, lines are in the order of channels,
+    and successive pairs of channels belong to successive lanes.
+
+    Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that eight lines are read without
+    bank conflicts.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)

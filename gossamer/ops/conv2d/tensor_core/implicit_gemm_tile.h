@@ -81,8 +81,7 @@
 #define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
 /* The staged operand has one row for each pixel of a tile. The rows are divided into OPERAND_STAGES
  * stages of OPERAND_ROWS rows; each is copied to a slot of its own, like a stage of lines. A row
- * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in its
- * slot. */
+ * has OPERAND_PIECES pieces; OPERAND_PLACE is the index of a piece within its slot. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

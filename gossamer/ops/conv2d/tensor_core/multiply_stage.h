@@ -1,6 +1,6 @@
-/* Products of a stage of implicit_gemm. Warpgroups multiply from shared memory, or in TF32 with the
- * pixels in registers, where they are rounded (sm_90a). Warps load both operands to registers
- * (sm_80). */
+/* Products of a stage of implicit_gemm. With WGMMA (sm_90a), warpgroups read operands from shared
+ * memory; in TF32 they first load the pixels to registers and round them. Without WGMMA (sm_80),
+ * warps load both operands to registers. */
 
 #pragma once
 
@@ -23,7 +23,7 @@ INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint line
             pixels[i][step] = matrix_descriptor(lines + i * 64 * LINE + step * 32);
 #else
     uint address = lines + (warp % 4 * 16 + lane % 16) * LINE + ((lane / 16 ^ lane % 8) << 4);
-    wgmma_wait_group<0>(); /* the registers of the stage before are free */
+    wgmma_wait_group<0>(); /* wgmma no longer reads the previous stage's registers */
     UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
         UNROLL for (int step = 0; step < STEPS; step++)
             pixels[i][step] =
@@ -37,7 +37,7 @@ INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint line
 }
 #else
 /* Multiplies a warp's share of a stage. lines, weights: the addresses of the stage's lines. steps:
- * the steps of K that are left; a stage has at most STEPS. */
+ * number of remaining steps of K; a stage has at most STEPS. */
 INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
                            int steps, uint warp, uint lane)
 {

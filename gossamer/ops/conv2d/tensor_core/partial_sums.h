@@ -17,7 +17,7 @@
 
 /* Gives each set of a warp's sums to the work-group that adds up the set. partial: room for SHARE
  * sets of each holder in shared memory. summed: with clusters, the barrier that expects the sums.
- * warp_m, warp_p: number of the warp along the channels and the pixels of the tile. */
+ * warp_m, warp_p: index of the warp along the channels and along the pixels of the tile. */
 [[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
                                        int holder, [[maybe_unused]] uint warp, uint warp_m,
@@ -44,7 +44,7 @@
             }
 }
 
-/* Adds the partial sums of one set, from all holders, to a lane's values. share: number of the set
+/* Adds the partial sums of one set, from all holders, to a lane's values. share: index of the set
  * among the sets that this work-group adds up. */
 [[maybe_unused]] INLINE void add_parts(float (&values)[VECTOR], const float4 *partial, int share,
                                        uint lane)

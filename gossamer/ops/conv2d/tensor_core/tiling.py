@@ -55,8 +55,8 @@ def stages_of(problem: Conv2dProblem, precision: str) -> int:
 def lines_of(problem: Conv2dProblem, precision: str) -> int:
     """Return the number of lines of a stage.
 
-    The number is that of the output channels of a group, rounded up to a multiple of
-    4 * vector_of(precision).
+    A line belongs to one output channel of a group. The number of lines is rounded up to a multiple
+    of 4 * vector_of(precision).
     """
     return rounded_up(problem.group_out_channels, 4 * vector_of(precision))
 
@@ -152,8 +152,8 @@ class MmaTile:
     def stages_ahead_of_operand(self, precision: str) -> int:
         """Return how many stages can be copied while slots hold an operand of the epilogue.
 
-        A tensor operand may be copied to slots of the ring, like further stages at the end of a
-        tile. The result is negative if the operand is not copied to slots.
+        At the end of a tile, a tensor operand may be copied to slots of the ring, as if it were
+        further stages. The result is negative if the operand is not copied to slots.
         """
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
@@ -195,7 +195,7 @@ TILES = (
 device, every tile that fits may be measured."""
 
 _WINDOW = 1.28
-"""Slowdown of copies of windows, because their pixels are not contiguous."""
+"""Factor by which copies of windows are slower than copies of contiguous pixels."""
 _NARROW_COPIES, _GATHER = 8, 0.6
 """Rules of thumb: number of copies of 4 or 8 bytes that a multiprocessor starts per cycle, and
 cycles that it needs to load a single value."""
@@ -208,7 +208,7 @@ _TILE = 245
 def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
     """Return whether inputs are copied asynchronously, at least 4 bytes at once.
 
-    Otherwise values are loaded one at a time.
+    If not, values are loaded one at a time.
     """
     return layout == "NHWC" and bytes_at_once(problem, precision) >= 4
 

@@ -65,8 +65,8 @@ class Cudnn(Algorithm):
     """Convolution by one of cuDNN's execution plans.
 
     The epilogue is fused into the plan's graph or applied by another kernel after the plan. A
-    config holds the rank of a plan in cuDNN's list for one precision and layout, and how the
-    epilogue is applied.
+    config has two entries: the rank of a plan in cuDNN's list for one precision and layout, and the
+    way to apply the epilogue.
     """
 
     op = "conv2d"
@@ -95,8 +95,8 @@ class Cudnn(Algorithm):
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
-        # cuDNN may have plans in strict float32 for only one way to apply the epilogue; that way
-        # then comes first
+        # cuDNN may have plans in strict float32 for only one of the ways to apply the epilogue; if
+        # so, this way comes first
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
@@ -172,7 +172,7 @@ def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
 
 def _plan(problem: Conv2dProblem, variant: Variant,
           device: Device) -> tuple[CudnnForm, ExecutionPlan]:
-    """Return a variant's description for cuDNN, and its execution plan."""
+    """Return the options of a variant's graph, and its execution plan."""
     form = CudnnForm(variant.precision, variant.outputs[0].layout,
                      variant["epilogue"] != _SEPARATE, problem.sums_integers)
     return form, offered(device, problem, form).plans[variant["rank"]]

@@ -30,8 +30,8 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
-"""Maximum number of plans for one description of a convolution. cuDNN's heuristics list the plans
-that they expect to be fast first."""
+"""Maximum number of plans of a graph. cuDNN's heuristics list plans in the order of their expected
+times, the fastest first."""
 _MEMORY_SHARE = 32
 """Plans that need more workspace than the device's memory divided by this number are excluded."""
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
@@ -60,7 +60,7 @@ _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires
 
 @dataclass(frozen=True)
 class CudnnForm:
-    """The description of a convolution for cuDNN, apart from the problem.
+    """The options with which cuDNN's graph of a problem is created.
 
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
@@ -79,7 +79,7 @@ class CudnnForm:
         return "float16" if self.precision == "fp16" else "float32"
 
     def spec(self, shape: tuple[int, ...]) -> TensorSpec:
-        """Return the spec of a tensor in this description."""
+        """Return the spec of a tensor of the graph."""
         return TensorSpec(shape, Format(self.layout, self.dtype))
 
 
@@ -89,7 +89,7 @@ class ExecutionPlan:
 
     index: index in cuDNN's list.
     engine: name of the plan's engine with its settings ("eng12_k2=3").
-    workspace: its workspace in bytes.
+    workspace: bytes of workspace that the plan needs.
     """
 
     index: int
@@ -99,10 +99,10 @@ class ExecutionPlan:
 
 @dataclass(frozen=True)
 class CudnnOffer:
-    """cuDNN's answer for one description of a convolution.
+    """The plans that cuDNN offers for a graph.
 
     plans: the plans, in the order of cuDNN's own estimates of their times.
-    refusal: the reason why cuDNN offers no plan.
+    refusal: the reason why cuDNN offers no plan; empty if it offers plans.
     """
 
     plans: tuple[ExecutionPlan, ...]
@@ -120,7 +120,7 @@ def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOff
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     """Return a problem reduced to the fields that cuDNN's plans depend on.
 
-    Facts about weights and values are removed, and an epilogue that is not fused is removed, too.
+    Facts about weights and values are removed. An epilogue that is not fused is also removed.
     """
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
@@ -155,7 +155,10 @@ def _most_workspace(device: Device) -> int:
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             most: int) -> CudnnOffer:
-    """Return the plans with at most `most` bytes of workspace that cuDNN offers for a problem."""
+    """Return the plans that cuDNN offers for a problem.
+
+    most: maximum workspace of a plan in bytes.
+    """
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -165,9 +168,9 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
         for note in (*_EXCLUDED_NOTES[form.precision], *(_TRANSFORMS if form.exact else ())):
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
-        # The frontend reports a plan's workspace only after building the plan, which can take a
-        # second. But if no workspace is allowed, its error message lists the workspace that each
-        # plan needs.
+        # The frontend reports the workspace of a plan only after it has built the plan, which can
+        # take a second. But if no workspace is allowed, the frontend's error message lists the
+        # workspace that each plan needs.
         graph.deselect_workspace_greater_than(-1)
         try:
             graph.check_support()
@@ -183,9 +186,10 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
 
 
 def workspaces(message: str) -> dict[int, int]:
-    """Return the bytes of workspace that each plan needs, by cuDNN's index.
+    """Return the bytes of workspace that each plan needs.
 
-    Plans that are deselected or cannot run are not included.
+    The keys are cuDNN's indices of the plans. Plans that are deselected or cannot run are not
+    included.
 
     message: cuDNN's error message when no workspace is allowed.
     """
@@ -304,9 +308,9 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     modes = library.api.heur_mode
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
-        # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
-        # cuDNN 9.27 list hardly any of these engines. Engines that they omit are therefore added,
-        # with default settings.
+        # Engines without tensor cores cannot be requested from the heuristics, and the heuristics
+        # of cuDNN 9.27 list hardly any of them. Therefore, engines that the heuristics omit are
+        # added here, with default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:
@@ -320,7 +324,8 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
 def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
-    # a caller that captures an execution must hold the plan as long as the captured graph exists
+    # a caller that captures an execution in a CUDA graph must keep the plan alive as long as the
+    # CUDA graph
     graph = api.pygraph(io_data_type=stored, intermediate_data_type=real, compute_data_type=real,
                         handle=handle, cuda_graph_retention=api.cuda_graph_retention.NONE)
 
@@ -360,8 +365,8 @@ def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> An
 def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
     """Return the dtype of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
-    # cuDNN's prebuilt fused kernels, for a bias and relu, require a float16 bias; the engines that
-    # generate code for other epilogues offer more plans with float32 operands
+    # In float16, cuDNN's prebuilt kernels for a fused bias and relu require a float16 bias. For
+    # other epilogues cuDNN's engines generate code, and offer more plans with float32 operands.
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"
 

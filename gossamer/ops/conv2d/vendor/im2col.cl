@@ -1,6 +1,5 @@
-/* Writes the im2col matrix of a convolution, or the part of the matrix for some of the images and
- * some of the output pixels. The matrix has, for every output pixel, the inputs at the taps of the
- * filter.
+/* Writes the im2col matrix of a convolution, or a part of the matrix: the part for some images and
+ * some output pixels. For every output pixel, the matrix has the inputs at the taps of the filter.
  *
  * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)

@@ -97,7 +97,7 @@ def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int
 
 
 def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
-    """Return the number of elements of the output before the part's first result."""
+    """Return the offset of a part's first result in the output, in elements."""
     if layout == "CHWN":
         return part.first_pixel * problem.batch
     pixels = problem.image_pixels
@@ -134,7 +134,8 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         sizes = (images, pixels, channels)
         to = (1, images, 0, window * pixels * images, pixels * images)
     if x.layout != "NHWC":
-        # in NCHW and CHWN, the rows of all groups follow one another, as if there were one group
+        # in NCHW and CHWN, the matrix has the rows of all groups in the order of channels, as if
+        # there were one group
         group_channels = channels
     strides = [stride if stride == 1 else stride // step for stride in x.strides]
     kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {
@@ -173,5 +174,5 @@ def weight_rows(problem: Conv2dProblem,
 
 
 def tap_order(layout: str) -> str:
-    """Return the name of the order of channels and taps in a layout's matrix."""
+    """Return the order of channel c and tap (r, s) along K in a layout: "rsc" or "crs"."""
     return "rsc" if layout == "NHWC" else "crs"

@@ -62,7 +62,7 @@ class _Products:
 
     steps: the product of each part.
     fused: the epilogue that the products apply; None if a separate kernel applies the epilogue.
-    ranks: number of algorithms available for every product (the smallest count over the products).
+    ranks: number of cuBLAS algorithms per product; the minimum over all products.
     """
 
     steps: tuple[_ProductCall, ...]
@@ -79,7 +79,7 @@ class _Call:
     offer: the algorithm of cuBLAS.
     offsets: for each repetition of the product, the offsets of its operands A and B and of its
     result D, in elements.
-    scratch: bytes of the im2col matrix, after which the workspace of the product begins.
+    scratch: bytes of the im2col matrix; the product's workspace follows the matrix.
     """
 
     gathering: Launch | None
@@ -187,7 +187,8 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
         return calls, min(len(offers(step.product, device)) for step in calls)
 
     epilogue = fused(problem.epilogue)
-    # the only bias that cuBLAS adds is a vector with one value for each row of D
+    # cuBLAS can add a bias only as a vector with one value for each row of D; the rows are output
+    # channels only in NHWC
     if epilogue is not None and not (epilogue.bias and (layout != "NHWC" or problem.groups > 1)):
         calls, ranks = steps(epilogue)
         if ranks:
@@ -200,10 +201,12 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Return the product for one part.
 
-    In NHWC, where channels are adjacent, the rows of the result are output channels; in other
-    layouts, the columns are. In NHWC and CHWN, the product is batched over the groups. In NCHW, it
-    is batched over the images and repeated for each group, or, if there are more groups than
-    images, batched over the groups and repeated for each image.
+    In NHWC, where channels are adjacent, the rows of the result are output channels. In other
+    layouts, the columns of the result are output channels.
+
+    In NHWC and CHWN, the product is batched over the groups. In NCHW, the product is batched over
+    the images and repeated for each group. If there are more groups than images in NCHW, the
+    product is batched over the groups and repeated for each image.
     """
     channels, depth = problem.group_out_channels, problem.depth
     pixels, plane = part.pixels, problem.image_pixels

@@ -67,7 +67,7 @@ class Im2colCusparse(Algorithm):
         if (reason := too_dense(problem.weights_info)) is not None:
             return reason
         if problem.out_channels * problem.depth >= 2**31:
-            return "2^31 weights or more"
+            return "has 2^31 weights or more"
         return too_large(problem)
 
     def version(self, device: Device) -> str:
@@ -171,8 +171,8 @@ class _SparseProduct:
             columns, leading, batch = part.pixels, (part.pixels, pixels), part.images
         gpu = self._library.device
         with self._library.calling("describing a product") as api:
-            # The handle may still be set to the stream of its last product. Another thread may be
-            # recording a CUDA graph on that stream.
+            # The handle may still be set to the stream of the previous product. Another thread may
+            # be recording a CUDA graph on that stream.
             api.set_stream(self._library.handle, gpu.stream_handle(None))
             order = api.Order.COL if layout == "NHWC" else api.Order.ROW
             self._weights = api.create_csr(
@@ -180,7 +180,7 @@ class _SparseProduct:
                 sparse.values.address, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
                 api.IndexBase.ZERO, dtype)
             weakref.finalize(self, api.destroy_sp_mat, self._weights).atexit = False
-            # multiply() sets the addresses of both matrices; until then any address is allowed
+            # any address will do here, because multiply() sets the addresses of both matrices
             self._matrix, self._result = (
                 api.create_dn_mat(rows, columns, lead, sparse.values.address, dtype, order)
                 for rows, lead in zip((depth, channels), leading, strict=True))

@@ -34,7 +34,7 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""Maximum height and width of a depthwise filter; kernels hold the inputs of a window in
+"""Maximum height and width of a depthwise filter, because kernels hold the inputs of a window in
 registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
 """Maximum number of image channels, and of inputs per window of a first convolution, that kernels
@@ -210,7 +210,8 @@ def reason_unfused(block: Block) -> str | None:
         return "a value inside the block is read elsewhere"
     for name, part in (("expands", block.expand), ("projects", block.project)):
         if part is not None and part.kernel == (1, 1) and not part.is_pointwise:
-            return f"{name} with stride {part.stride} and pads {part.pads}; supports neither"
+            return (f"{name} with stride {part.stride} and pads {part.pads}; needs stride 1 and "
+                    "no pads")
     depthwise = block.depthwise
     if depthwise.out_channels != depthwise.channels:
         return (f"needs a depthwise convolution with one output per channel, not "

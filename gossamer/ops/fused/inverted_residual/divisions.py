@@ -53,8 +53,8 @@ _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 _PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
 """Cycles in which one tensor core multiplies 16 pixels by 8 channels for one step of K."""
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
-"""Issue cycles of a scheduler for loading a pixel tile, or the weights of 16 channels, for one step
-of K. In float32 this includes splitting each number into TF32 numbers."""
+"""Cycles in which a scheduler issues the loads of a pixel tile, or of the weights of 16 channels,
+for one step of K. In float32 this includes splitting each number into TF32 numbers."""
 _CYCLES_OF_PAIR = 8.0
 """Cycles in which all tensor cores of a multiprocessor together multiply 64 pixels by 16 channels
 for one step of K with wgmma."""
@@ -104,8 +104,8 @@ class WorkGroup(NamedTuple):
 class Division(NamedTuple):
     """The division of a phase of a chunk among warps, with its cost.
 
-    sizes: sizes of the work that a warp computes at once. Their meaning depends on the phase; the
-    function that returns the division describes it.
+    sizes: sizes of the work that a warp computes at once. Their meaning depends on the phase, and
+    is described at the function that returns the division.
     busy: cycles in which the phase occupies the schedulers or shared memory.
     waited: cycles that a warp spends waiting for the results of its instructions.
     """

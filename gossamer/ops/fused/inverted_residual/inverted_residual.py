@@ -33,7 +33,7 @@ _MOST_SUMS = 6
 """Maximum number of units of the projection whose accumulators fit the registers of a work-item. A
 unit is four pixels by four channels."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Candidate numbers of output pixels per tile, approximately."""
+"""Approximate numbers of output pixels of the candidate tiles."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
@@ -50,7 +50,7 @@ _PRODUCTS = 400.0
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of outputs of a work-group, and its number of hidden channels per chunk.
+    """A work-group's tile of outputs, and the number of hidden channels per chunk.
 
     rows: rows of outputs.
     columns: columns of outputs.

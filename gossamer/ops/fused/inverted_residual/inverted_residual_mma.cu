@@ -125,8 +125,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     /* If a work-group has several chunks, the iteration that expands a chunk also projects the
      * work-group's previous chunk. This saves a barrier, and a warp that has finished one product
      * continues with the other. The projection's weights are therefore read one iteration later
-     * than the other weights of their stage. They are also copied one iteration later: they
-     * overwrite the projection's weights of two chunks before, which the previous iteration still
+     * than the other weights of their stage. They are also copied one iteration later, because they
+     * overwrite the projection's weights of an older chunk, which the previous iteration still
      * reads. */
     Ring<STAGES> first = {arrived}, projected = {arrived + STAGES};
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
@@ -187,8 +187,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     }
 
 #if EXCITES
-    /* A work-group without chunks has not yet waited for the copies of its inputs. These must be
-     * complete before the sums of other work-groups are written to the same memory. */
+    /* A work-group without chunks has not yet waited for the copies of its inputs. The copies must
+     * be complete before other work-groups write sums to the same memory. */
     cp_async_wait_group<0>();
     BARRIER();
     int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;

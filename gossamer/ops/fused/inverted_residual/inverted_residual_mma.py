@@ -80,7 +80,8 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
             return reason
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
-            return f"needs multiples of {_MULTIPLE} channels, not {channels[0]} to {channels[1]}"
+            return (f"needs multiples of {_MULTIPLE} channels, has {channels[0]} input and "
+                    f"{channels[1]} output channels")
         if not problem.outputs[0].size or any(has_tile(block, precision, device.limits)
                                               for precision in reversed(PRECISIONS)):
             return None
@@ -100,10 +101,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # All precisions use the best tiles of the first precision in `fitting`, which is the last
-        # of `precisions` if that one fits. Another precision adds its own best tiles only if none
-        # of those tiles fits it, or if the block has squeeze-and-excite, where each tile is a whole
-        # image.
+        # The best tiles in fitting[0] are candidates in all precisions. fitting[0] is
+        # precisions[-1] if any tile fits in this precision. Another precision adds its own best
+        # tiles in two cases: if none of the best tiles in fitting[0] fits in it, or if the block
+        # has squeeze-and-excite, where each tile is a whole image.
         ranked = [precision for precision in fitting
                   if precision == fitting[0] or block.excite is not None or not any(
                       BlockTiling(block, tile, precision).fits(device.limits)

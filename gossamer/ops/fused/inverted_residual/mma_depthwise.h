@@ -21,9 +21,9 @@
 /* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
 /* A column load reads the inputs of the last taps of two neighbouring rows. Every STRIDE_Y-th row
- * is the upper row of a column load. The inputs of the single tap are part of a column load: its
- * lower row with SINGLE_IS_LOWER, because the next output reads this load as well, and its upper
- * row without SINGLE_IS_LOWER. */
+ * is the upper row of a column load. The inputs of the single tap are one row of a column load: the
+ * lower row with SINGLE_IS_LOWER, because the next output reads this load as well; the upper row
+ * without SINGLE_IS_LOWER. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* upper row of the last column load for an output, relative to the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
@@ -109,8 +109,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
         /* `zero` is always 0, because every chunk has hidden channels (real > 0). The compiler does
-         * not know this, and keeps all four numbers of `begin` in registers. If it knew that the
-         * last two equal the first two, it would copy them before each product. */
+         * not know this, and keeps all four numbers of `begin` in registers. If the compiler knew
+         * that begin[2] = begin[0] and begin[3] = begin[1], it would copy begin[0] and begin[1]
+         * before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;

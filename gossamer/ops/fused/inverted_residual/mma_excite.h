@@ -11,7 +11,7 @@
 #endif
 #if !defined CONFIGURED && !defined HIDDEN_ROW
 #define HIDDEN_ROW 64 /* channels of all chunks */
-#define EXCITE_OPERANDS /* declares the operands of both epilogues */
+#define EXCITE_OPERANDS /* declares the operands of both products' epilogues */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE(value, channel, index) /* applies the epilogue of the second product */
 /* scales a result by its channel's gate */
@@ -26,7 +26,7 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Writes the means over the image of the channels in this work-group's convolved chunks. */
+/* Writes the mean over the image of each channel of this work-group's convolved chunks. */
 INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
     for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {

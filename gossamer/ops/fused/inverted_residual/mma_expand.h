@@ -1,4 +1,4 @@
-/* The expansion of inverted_residual_mma.cu: hidden channels of the pixels of a tile. */
+/* The expansion of inverted_residual_mma.cu: computes the hidden channels of a tile's pixels. */
 
 #pragma once
 

@@ -1,5 +1,5 @@
 /* Operands of products of 16 pixels by 8 channels for inverted_residual_mma.cu, and functions that
- * round, bound and store results. */
+ * round, clip and store results. */
 
 #pragma once
 
@@ -7,12 +7,12 @@
 #include "mma/precisions.h"
 #include "mma_sizes.h"
 
-/* Loads one step of K of 16 rows, one row for each pixel. first: the first element of the first
+/* Loads 16 rows of one step of K, one row for each pixel. first: the first element of the first
  * row. row: distance between rows, in elements. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
-    /* With this form the compiler keeps one register for all addresses that differ only by
-     * constants; the constants become offsets of the loads. */
+    /* With the address computed this way, the compiler keeps one register for all addresses that
+     * differ only by constants. The constants become offsets of the loads. */
     uint address = (uint)__cvta_generic_to_shared(first)
                    + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
                    + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));

@@ -72,7 +72,7 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
 /* Calls store(pixel, channel, first, second) for each pair of neighbouring channels of each pixel
  * of the tile. In a cluster, each fragment of the results belongs to one work-group. All
  * work-groups send their sums for the fragment to this work-group. partial: room for the sums that
- * a work-group receives. summed: the barrier that completes when all of them have arrived. */
+ * a work-group receives. summed: the barrier that completes when all these sums have arrived. */
 template <class Store>
 INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                         [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,

@@ -13,8 +13,8 @@
 #define TILE_W 4 /* columns of outputs of a tile */
 #define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 16 */
 #define WARPS 4 /* warps of a work-group */
-/* channels of x, a multiple of 8; with GATHERS the numbers of a window, padded to whole steps of
- * K */
+/* channels of x, a multiple of 8; with GATHERS, how many numbers a window has, rounded up to whole
+ * steps of K */
 #define CHANNELS 16
 #define OUT_CHANNELS 24 /* channels of y, a multiple of 8 */
 #define KERNEL_H 3 /* rows of the window */
@@ -131,11 +131,12 @@
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
 /* Words of a chunk's weights that are copied first; the projection's weights follow later. There
  * are two exceptions. With squeeze-and-excite, all words are copied first if the stages have room
- * for all chunks of a work-group. Without it, all words of a work-group's first chunk are copied at
- * once. */
+ * for all chunks of a work-group. Without squeeze-and-excite, all words of a work-group's first
+ * chunk are copied at once. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* whether a chunk is projected while the next chunk is expanded: yes if a work-group has several
- * chunks, but not with squeeze-and-excite */
+/* Whether a chunk is projected while the next chunk is expanded: yes if a work-group has several
+ * chunks, but not with squeeze-and-excite, where the projection needs the gates, which depend on
+ * all chunks. */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
@@ -159,7 +160,7 @@
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* For loops of few iterations that a work-item runs only once. They are not unrolled, because code
- * that runs only once waits until its instructions are fetched. */
+/* For loops of few iterations that a work-item runs only once. They are not unrolled: unrolled code
+ * has more instructions, and code that runs only once waits until each instruction is fetched. */
 #define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of K of the expansion whose loads are in flight at once */

@@ -14,7 +14,7 @@ struct Tile {
     int rank;                    /* index of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
-    int top, start;              /* rows of windows above the image, columns left of the image */
+    int top, start;              /* window rows above the image, window columns left of it */
     int columns, pixels;         /* pixels in a row, and in the whole tile */
     float of_columns;            /* 1 / columns */
 };
@@ -41,7 +41,7 @@ INLINE Tile find_tile(int height, int width, int pad_top, int pad_left)
     return tile;
 }
 
-/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
+/* Returns number / divisor, rounded down, for numbers below 2^16. reciprocal: 1 / divisor. */
 INLINE int quotient(int number, float reciprocal)
 {
     return (int)(((float)number + 0.5f) * reciprocal);
@@ -62,8 +62,8 @@ INLINE int hidden_offset(const Tile &tile, int row, int column)
 
 /* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK, one
  * work-item starts up to two bulk copies: first the FIRST_WORDS words before the projection's
- * weights, then the projection's weights. arrived: STAGES barriers for copies of the first kind,
- * followed by STAGES barriers for copies of the projection's weights. */
+ * weights, then the projection's weights. arrived: STAGES barriers for the first copies,
+ * followed by STAGES barriers for the copies of the projection's weights. */
 INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
                          int stage, int from, int to)
 {
@@ -84,8 +84,8 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
 }
 
 #if EXPANDS
-/* Writes the offset of each pixel's hidden channels, and fills each pixel's inputs with
- * zeros up to whole steps of K. */
+/* Writes the offset of each pixel's hidden channels, and pads each pixel's inputs with zeros to
+ * whole steps of K. */
 INLINE void prepare_inputs(REAL *inputs, int *offsets, const Tile &tile)
 {
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)

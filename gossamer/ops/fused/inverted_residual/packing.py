@@ -92,7 +92,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
     """Return the C declarations of an epilogue's operands.
 
     constants: name of the array that holds the channel operands one after another.
-    first: number of channel operands in the array that precede those of the epilogue.
+    first: index in the array of the epilogue's first channel operand.
     size: number of elements of each channel operand in the array, as a C expression.
     tensor: name of the array of tensor operands.
     """
@@ -292,7 +292,7 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     instructions: four 32-bit registers for each of 32 lanes. Register 2 j + h of lane l holds
     weights of output channel l / 4 of channel tile j, for half h of the step's input channels. In
     fp16 the register holds the weights of input channels 2 (l % 4) and 2 (l % 4) + 1 of the half;
-    in other precisions, that of input channel l % 4 of the half.
+    in other precisions, it holds the weight of input channel l % 4 of the half.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)

@@ -40,22 +40,23 @@ _MOST_STRIDE = 2
 _MOST_SUMS = 96
 """Maximum number of accumulators of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
-"""Replaces _MOST_SUMS for a projection after squeeze-and-excite in TF32 and float32 with 16 warps;
-with more accumulators, the compiler spilled registers on sm_100."""
+"""Value that replaces _MOST_SUMS if three conditions hold: the block has squeeze-and-excite, the
+precision is TF32 or float32, and a work-group has 16 warps. With more accumulators, the compiler
+spilled registers on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""Maximum number of accumulators of expansion and projection that leave a work-item enough
-registers for four rows of depthwise outputs, with wgmma and at most 16 warps per multiprocessor."""
+"""With wgmma and at most 16 warps per multiprocessor: maximum number of accumulators of expansion
+and projection that leave a work-item enough registers for four rows of depthwise outputs."""
 _UNIT_BYTES = 233472
 """Bytes of shared memory per multiprocessor of sm_90a."""
 _MOST_GRID = 65535
 """Maximum number of work-groups of a grid along each of y and z."""
 _FEW_WARPS = 8
-"""With at most this number of warps per multiprocessor, each warp computes four rows of depthwise
-outputs at once instead of two, if the filter has at most FEW_TAPS taps."""
+"""With at most this number of warps per multiprocessor, and a filter of at most FEW_TAPS taps, each
+warp computes four rows of depthwise outputs at once instead of two."""
 _BARRIER_WORDS = 3
 """Number of 16-byte words for the barriers of copies and sums."""
-# The rates below were fitted so that MobileNet's tiles are ranked as an earlier cost model ranked
-# them. That model had been fitted to 900 measured times of small and large batches on an H200.
+# The rates below were fitted to a ranking of MobileNet's tiles. The ranking is that of a cost model
+# which was fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
 """Factors by which the busy and the waited cycles of a phase are multiplied (see Division), and the
 fixed overhead of a phase in cycles, including the barrier after it."""
@@ -364,7 +365,7 @@ class BlockTiling:
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
-"""Candidate numbers of output rows and columns per tile, approximately."""
+"""Approximate numbers of output rows and columns of the candidate tiles."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
 """Batch sizes for which candidate tiles are chosen. A block has the same candidates at every batch

@@ -25,7 +25,7 @@ _LARGEST_OFFSET = 2**22
 
 
 def is_short(expression: Expression) -> bool:
-    """Return whether generated code, not a separate kernel, applies an epilogue."""
+    """Return whether the generated code applies an epilogue, instead of a separate kernel."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
@@ -33,7 +33,7 @@ class Epilogued:
     """A problem's epilogue in generated code.
 
     expression: the epilogue's expression.
-    operands: the kind of each operand, "channel" or "tensor"; none if the code does not apply the
+    operands: the kind of each operand, "channel" or "tensor"; empty if the code does not apply the
     epilogue.
     applied: True if the code applies an epilogue.
     tensors: the names of the kernel parameters that hold the tensor operands.
@@ -89,13 +89,16 @@ def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Ope
 
 
 class _Pointer:
-    """A 64-bit address register that is advanced when offsets from it become large."""
+    """A pointer with offsets of any size.
+
+    An offset that is too large for a load or store is added to the address register.
+    """
 
     def __init__(self, code: Code, register: str) -> None:
         self._code, self._register, self._moved = code, register, 0
 
     def at(self, offset: int) -> Address:
-        """Return the address that lies `offset` bytes after the start."""
+        """Return the address `offset` bytes after the address that the pointer was created with."""
         if not 0 <= offset - self._moved < _LARGEST_OFFSET:
             self._register = self._code.get("add.s64", "q", self._register, offset - self._moved)
             self._moved = offset
@@ -103,7 +106,7 @@ class _Pointer:
 
 
 class Results:
-    """Emits the end of the code of a block of output channels, from the sums to the stores."""
+    """Emits the end of a block's code: the sum over k_groups, the epilogue and the stores."""
 
     def __init__(self, code: Code, division: GeneratedTiling, channels: Sequence[int],
                  epilogue: Epilogued) -> None:
@@ -113,11 +116,11 @@ class Results:
     def write(self, values: Sequence[tuple[str, ...]], memory: str) -> None:
         """Emit the end of the code.
 
-        values: for each channel the sums of this work-item's k_group, one per image.
+        values: for each channel, the sums of this work-item's k_group, one per image.
         memory: the register with the address of shared memory.
         """
         code, count = self._code, self._division.config.k_groups
-        # reading %tid.x again needs fewer registers than keeping it from the start
+        # reading %tid.x again needs fewer registers than keeping its value from the start
         k_group, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.k_group)
         if count > 1:
             sums = self._share(values, item, k_group, memory)
@@ -151,7 +154,7 @@ class Results:
         return address
 
     def _offset(self, k_group: int, b: int, image: int) -> int:
-        """Return the offset of a sum from a work-item's first sum, in bytes."""
+        """Return the offset in bytes of a sum from the work-item's first sum."""
         d = self._division
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
@@ -168,8 +171,8 @@ class Results:
     def _leave_unless_inside(self, item: str) -> None:
         """Emit code that ends work-items without a result.
 
-        For the other work-items, the register `_at` then holds the index of their first result
-        within an output channel.
+        In the other work-items, the code sets the register `_at` to the index of the work-item's
+        first result within an output channel.
         """
         code, d = self._code, self._division
         problem, config = d.problem, d.config
@@ -191,7 +194,7 @@ class Results:
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
         """Emit the epilogue and the stores for some channels.
 
-        totals: for each channel its index in the block and its sums, one per image.
+        totals: for each channel, its index in the block and its sums, one per image.
         """
         code, d = self._code, self._division
         y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))

@@ -10,7 +10,7 @@ from gossamer.tensor import rounded_up
 
 WARP = 32
 BUFFERS = 3
-"""Number of buffers in shared memory, each for the inputs of a stage; they are used as a ring."""
+"""Number of buffers in the ring in shared memory; a buffer holds the inputs of one stage."""
 
 _REGISTERS = 65536
 SUB_PARTITIONS = 4
@@ -21,24 +21,23 @@ SUB_PARTITIONS = 4
 class GeneratedConfig:
     """A way to generate and launch the code of a sparse convolution.
 
-    channels: number of output channels of a block; a work-item holds the sums of all of them at
-    once.
+    channels: number of output channels of a block; a work-item holds the sums of all of them.
     images: number of images of a work-group's tile.
     rows: number of output rows of a work-group's tile.
     columns: number of output columns of a work-group's tile.
     stage: number of input channels that are computed between two barriers.
-    k_groups: number of sets of work-items that split the input channels and add up their sums at
-    the end.
+    k_groups: number of sets of work-items among which the input channels are divided; at the end
+    the sums of all sets are added up.
     staggered_entries: number of parts of a stage's code. Different warps begin at different parts,
     so that several instruction fetches are in flight at once; each warp then runs all parts in
     turn.
-    prefetch_warps: 1 if, for each staggered entry, one extra warp runs the entry's part of a
-    stage's code, without computing results, before the other warps need the code. The other warps
-    then find the code in the instruction cache, and all begin at the start of the stage's code. 0
-    if there are no prefetch warps; 1 requires k_groups = 1.
+    prefetch_warps: 1 for one prefetch warp per staggered entry, 0 for none; 1 requires
+    k_groups = 1. A prefetch warp computes no results. It runs the entry's part of a stage's code
+    one stage ahead, so that the other warps find the code in the instruction cache. The other warps
+    then all begin at the start of the stage's code.
     blocks_per_unit: number of work-groups that must fit a multiprocessor at once.
-    kernels: number of kernels among which the blocks are divided; the kernels are assembled, and
-    run, in parallel.
+    kernels: number of kernels among which the blocks are divided. The kernels are assembled in
+    parallel and run in parallel.
     """
 
     channels: int
@@ -189,7 +188,10 @@ class GeneratedTiling:
 
     @property
     def groups(self) -> tuple[int, int]:
-        """Numbers of work-groups: tiles, and blocks of all groups."""
+        """Number of tiles, and number of blocks of all groups of the convolution.
+
+        There is one work-group for each pair of a tile and a block.
+        """
         images, rows, columns = self.tiles
         return images * rows * columns, self.blocks * self.problem.groups
 
