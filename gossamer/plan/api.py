@@ -58,7 +58,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The lowest precision in which layers may be computed, by default fp32. A layer is computed
         in less than float32 only if this was measured to be faster. The dtypes of the network's
         inputs and outputs stay the same, except that float64 in a file becomes float32 if a
-        precision is given. Without one, ONNX Runtime, if installed, computes float64 on the host.
+        precision is given. If none is given and ONNX Runtime is installed, it computes float64 on
+        the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. If a node mixes the

@@ -231,13 +231,13 @@ class Assigner:
 
 def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
             ) -> LayerChoice:
-    """Return a candidate's choice, with why others were rejected."""
+    """Return the choice of a candidate, with the reasons why others were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
 def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
-    """Return the admitted candidates, or all if there are none."""
+    """Return the usable candidates that are admitted, or all usable ones if none is admitted."""
     usable = [candidate for candidate in node.candidates
               if math.isfinite(candidate.likely_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
@@ -254,7 +254,7 @@ def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def one_thread(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit on the host only candidates that use one thread, or have no number of threads."""
+    """On the host, admit only candidates that use one thread or have no setting of threads."""
     return node.device.compiles or dict(candidate.variant.config).get(THREADS, ONE) == ONE
 
 

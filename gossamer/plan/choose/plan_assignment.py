@@ -59,7 +59,7 @@ Port = tuple[str, int]
 """An input of a node: the name of the node and the number of the input."""
 
 _ByFormat = dict[Any, list[int]]
-"""For each format, the variables of the states that read or write a value in it."""
+"""For each format, the variables of the states that read or write a value in this format."""
 
 
 class NoAssignmentError(ValueError):
@@ -132,14 +132,15 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
 
     If an option's cost is at most (1 + slack) times the minimum over the options of its node, the
     minimum is used as its cost. Any other option is compared with the cheapest option of its node
-    that has the same formats: if it costs at most (1 + slack) times as much, that option's cost is
-    used, and otherwise it is not taken. So the total is at most (1 + slack) times the minimum.
+    that has the same formats: if it costs at most (1 + slack) times as much, the cheapest option's
+    cost is used for both; if it costs more, it is not taken. So the total is at most (1 + slack)
+    times the minimum.
     Among the options with the same formats as the option that a node takes, none is cheaper by more
     than the slack.
 
     An option of a fusion is not compared with the options that compute its nodes unfused. Its cost
     is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
-    costs more than that. The total is then at most (1 + slack)^2 times the minimum.
+    costs more than this product. The total is then at most (1 + slack)^2 times the minimum.
 
     options: the options of all nodes; of options of the same nodes, those that are preferred come
     first.
@@ -272,8 +273,8 @@ class _Program:
     def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
         """Add a variable between 0 and 1, and return its index.
 
-        Variables of states are declared as integers. If these are 0 or 1, so are all others in an
-        optimal solution. extra: a cost that is not scaled.
+        Variables of states are declared as integers. If they are 0 or 1, the other variables of an
+        optimal solution are also 0 or 1. extra: a cost that is not scaled.
         """
         self._variables.append((cost, extra, is_state))
         return len(self._variables) - 1
