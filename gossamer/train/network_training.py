@@ -203,10 +203,10 @@ def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split],
 
 
 def train_jobs(jobs: Sequence[Sequence[NetworkTraining]], splits: Sequence[Split]) -> None:
-    """Train each job, as train() does, one after another on devices with their own kernels.
+    """Train the jobs one after another, each as train() does.
 
-    In the meantime, other threads compile the kernels of later jobs, and score the networks of
-    earlier ones.
+    The devices are those for which gossamer compiles kernels. While a job is trained, other threads
+    compile the kernels of later jobs, and score the networks of earlier ones.
     """
     with (ThreadPoolExecutor() as scoring, ThreadPoolExecutor() as compiling, blas.limited(1)):
         try:

@@ -396,7 +396,7 @@ def _open_checkpoints(networks: Sequence[_Network], data: SweepData, folder: Pat
 
 def _train(networks: Sequence[_Network], workers: SweepWorkers, halving: int | None,
            folder: Path | None) -> None:
-    """Train the networks, with `halving` in rounds."""
+    """Train the networks; if `halving` is given, in rounds."""
     by_config: dict[int, list[_Network]] = {}
     for network in networks:
         by_config.setdefault(network.config, []).append(network)
