@@ -1,9 +1,9 @@
 """Rates of NVIDIA GPUs, and a model that estimates the time of a launch.
 
 Algorithms sort their tiles by the estimated times. The rates were fitted to times of tensor core
-kernels on an H200. On other devices they are less accurate, which affects only the order in which
-tiles are tried: the tuner measures several tiles, and scales an algorithm's estimates by the
-measured times.
+kernels on an H200. On other devices they are less accurate. This affects only the order in which
+tiles are tried, because the tuner measures several tiles, and scales an algorithm's estimates by
+the measured times.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    A packed form exists as long as anything references its memory, such as the `State` of a
-    prepared variant. Meanwhile, all callers that ask for the form share this memory.
+    A packed form exists as long as an object, such as the `State` of a prepared variant, references
+    its memory. Meanwhile, all callers that ask for the form share this memory.
 
     Parameters
     ----------

@@ -67,8 +67,9 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp call `use` for
- * 32 neighbouring columns at the same time, so that `use` may contain ballots. */
+/* Computes the inner product of each of the work-group's columns, and calls use(column, product).
+ * The lanes of a warp call `use` for 32 neighbouring columns at the same time, so that `use` may
+ * contain ballots. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {

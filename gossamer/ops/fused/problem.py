@@ -1,7 +1,7 @@
 """The problems of fusions and of parts of a network.
 
 A fusion is computed by one algorithm in one step; a part of a network is computed by a network
-library such as ONNX Runtime. This module also recognises layers that several fusions share.
+library such as ONNX Runtime. This module also recognises layers that occur in several fusions.
 
 A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
 Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.

@@ -23,8 +23,8 @@
 #define BLOCKS_PER_UNIT 4 /* work-groups that must fit on a multiprocessor at once */
 #define A_BY_K 1 /* 1: each row of `a` is contiguous in memory; 0: each column is */
 #define B_BY_K 0 /* 1: each column of `b` is contiguous in memory; 0: each row is */
-/* elements per copy, which has 4, 8 or 16 bytes; 1 for 16-bit floats that must be loaded one by one
- * because lines do not begin at multiples of 4 bytes */
+/* elements per copy of 4, 8 or 16 bytes. 1 with 16-bit floats: they are loaded one by one, because
+ * lines do not begin at multiples of 4 bytes */
 #define A_AT_ONCE 8
 #define B_AT_ONCE 8
 #define C_AT_ONCE 8 /* neighbouring results that are stored at once */
