@@ -80,8 +80,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         times measured so far. This plan is never slower than the plan without an effort: the
         candidates of that plan are measured first, even if that takes longer than the budget.
     force : mapping of str to str, optional
-        The name of a layer's algorithm, by the layer's name. If the algorithm cannot compute the
-        layer, calling the plan raises an InputError that says why.
+        The name of the algorithm that must compute a layer, by the layer's name. If the algorithm
+        cannot compute the layer, calling the plan raises an InputError that says why.
     threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but at most OMP_NUM_THREADS. One thread is faster if

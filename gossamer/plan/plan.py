@@ -470,7 +470,7 @@ class Plan(CallablePlan):
             try:
                 self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
-                # a profile runs on random inputs, which layers that read indices may reject
+                # a profile runs on random inputs; layers that read indices may reject them
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.all(batch)
         report = replace(

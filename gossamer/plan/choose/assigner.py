@@ -269,8 +269,8 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
 
     The key of a step is the name of its layer or fusion; the key of a reason is the name of an
     algorithm, or LAYER_BY_LAYER. A fusion that was taken has the reason why its layers are not
-    computed one by one. For a fusion that was not taken, the reason why each algorithm does not
-    compute it is listed at the step that computes the fusion's first layer.
+    computed one by one. For a fusion that was not taken, the step that computes the fusion's first
+    layer has, for each algorithm, the reason why the algorithm does not compute the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Planned.

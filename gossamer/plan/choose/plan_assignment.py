@@ -12,11 +12,11 @@ fusions. It is solved as an integer program by SciPy (scipy.optimize.milp, which
 - Options of the same nodes with equal formats have the same effect on other nodes. Such options are
 merged into one state. A binary variable says whether the state is taken. Exactly one of the states
 that compute a node is taken.
-- For each reader of a value, and each pair of a format in which the value may be written and a
-format that the reader may require, a binary variable says whether the reader gets the value by this
-conversion.
-- For each value and pair of formats, one more variable says whether the value is converted at all.
-The objective has the cost of the conversion times this variable.
+- A conversion leads from a format in which a value may be written to a format that a reader may
+require. For each conversion of a value and each reader, a binary variable says whether the reader
+gets the value by this conversion.
+- For each conversion of a value, one more variable says whether any reader uses the conversion. The
+objective has the cost of the conversion times this variable.
 
 Because of the variables for each reader, the linear relaxation has an integer solution for nearly
 all networks, so no branching is needed.

@@ -284,8 +284,8 @@ def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.n
 def shared_facts(facts: ValueFacts) -> ValueFacts:
     """Return a value's facts, widened for use in problems.
 
-    Values that algorithms treat in the same way get equal facts, so that the layers that read them
-    share measurements. A value that may have many distinct values gets REAL.
+    Values that algorithms treat in the same way get equal facts; the layers that read such values
+    then share measurements. A value that may have many distinct values gets REAL.
 
     facts: all known facts about the value.
     """
