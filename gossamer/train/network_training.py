@@ -34,7 +34,7 @@ core."""
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The samples that a network is trained on, and those that score it.
+    """The samples on which a network is trained, and those on which it is scored.
 
     data: samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.

@@ -252,8 +252,8 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
         are broken by the lower loss, then by the order. See Jamieson and Talwalkar
         (2016), and the algorithm SuccessiveHalving in Li et al. (2018), Hyperband.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file there, which is
-        replaced from time to time, after an epoch.
+        Folder of checkpoints, created if it is missing. Each network has a file in the folder. The
+        file is replaced from time to time, after an epoch.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional

@@ -32,7 +32,7 @@ def test_thin_layers_are_found():
     assert [layer.thin for layer in found.layers] == ["", "depthwise", "zeros", "signs"]
     assert found.batch == 2 and found.expected_us > 0 and not found.fixed
     lines = str(found).splitlines()
-    assert lines[0].startswith("4 layers at batch 2 on host; about ")
+    assert lines[0].startswith("4 layers at batch 2 on host; expected time about ")
     assert lines[1:4] == ["1 layer depthwise", "1 layer with zeros among the weights",
                           "1 layer with binary or ternary values, computable on bits"]
     assert "density 0.50 zeros" in str(found)
