@@ -428,7 +428,7 @@ class Plan(CallablePlan):
         batch = self._batch_or_last(batch)
         program = self.program(batch)
         if self.tuner is None:
-            # do not hold the lock here: a thread that makes a context may wait for it
+            # do not hold the lock here: a thread that makes a context may wait for the lock
             if batch not in self._end_to_end:
                 self._end_to_end[batch] = EndToEnd(
                     self._calls.first_context(batch).end_to_end())

@@ -142,8 +142,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
     costs more than this product. The total is then at most (1 + slack)^2 times the minimum.
 
-    options: the options of all nodes; of options of the same nodes, those that are preferred come
-    first.
+    options: the options of all nodes. Among options of the same nodes, preferred ones come first.
     fixed: formats of the values that no node writes.
     required: formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats that returns the cost of copying the

@@ -2,8 +2,8 @@
 
 The cheapest assignment is based on the times of layers that ran alone. Such times do not include
 the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore the
-next cheapest assignments are timed as whole programs, too, and three others: dense algorithms only,
-one thread per layer, and the whole network in one call of a library.
+cheapest assignments are also timed as whole programs. Three other plans are timed with them: dense
+algorithms only, one thread per layer, and the whole network in one call of a library.
 """
 
 from __future__ import annotations

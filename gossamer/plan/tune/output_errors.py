@@ -165,7 +165,7 @@ class DeviceCheck:
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Return the error that error_of() returns, computed on the device.
+        """Compute the module's error_of() on the device.
 
         handles() must accept the spec. Returns None if squares overflow or underflow in float32, so
         that the host must compare the output.
