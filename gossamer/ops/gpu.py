@@ -1,9 +1,9 @@
 """Rates of NVIDIA GPUs, and a model that estimates the time of a launch.
 
 Algorithms sort their tiles by the estimated times. The rates were fitted to times of tensor core
-kernels on an H200. On other devices they are less accurate, which affects only the order in which
-tiles are tried: the tuner measures several tiles, and scales an algorithm's estimates by the
-measured times.
+kernels on an H200. On other devices they are less accurate. This affects only the order in which
+tiles are tried, because the tuner measures several tiles, and scales an algorithm's estimates by
+the measured times.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ after the last one has stored its results."""
 _MMA, _WGMMA = 0.00097, 0.000295
 """Cycles of a multiprocessor per accumulator and per byte of K, with mma and with wgmma."""
 _STAGE, _AHEAD = 384, 919
-"""Cycles that a work-group waits per stage of 128 bytes of K, and the latency of copies in cycles,
-which is divided by the number of stages that are copied ahead."""
+"""Cycles that a work-group waits per stage of 128 bytes of K, and the latency of a copy in cycles.
+The latency is divided by the number of stages that are copied ahead."""
 _CACHED_BYTES, _NO_OVERLAP = 35e6, 0.15
-"""Bytes that stay in the L2 cache from one layer to the next, and a fraction: computation and
-memory traffic overlap except for this fraction of the shorter of their two times."""
+"""Number of bytes that stay in the L2 cache from one layer to the next. Computation and memory
+traffic overlap, except for _NO_OVERLAP times the shorter of the two."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
 """Minimum and maximum number of multiprocessors per graphics processing cluster (GPC). All
 work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated by dividing the

@@ -54,8 +54,8 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
     The configs do not depend on the number of threads that BLAS has on this machine, so plans from
     other machines have the same configs.
 
-    multiply_adds: number of multiply-adds of one product; None if it depends on the batch size, on
-    which configs must not depend.
+    multiply_adds: number of multiply-adds of one product; None if it depends on the batch size,
+    because configs must not.
     """
     one, every = ((THREADS, ONE),), ((THREADS, ALL),)
     if multiply_adds is not None and multiply_adds <= _SERIAL:
@@ -65,7 +65,7 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads, device: Device,
                multiply_adds: float = math.inf) -> Iterable[Variant]:
-    """Return the variants that use a number of threads, and those without this setting.
+    """Return the variants for a given number of threads, and those without this setting.
 
     If the number is ALL, variants with one thread are also returned, for problems with at most
     _SMALL multiply-adds. If no variant qualifies, or if the device is not the host, all variants

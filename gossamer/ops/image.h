@@ -27,8 +27,8 @@
  * number of elements of a channel in NCHW */
 #define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
 #define IMAGE_CHANNEL(plane) (IMAGE_NHWC ? 1 : (plane))
-/* Sets a variable to the image's number at the offset `place`, or to 0 if the number does not
- * exist. The arithmetic is not in a branch, so that a kernel can load several elements before it
+/* Sets a variable to the image's number at the offset `place`, or to 0 if `exists` is false. The
+ * arithmetic is not in a branch, so that a kernel can load several elements before it
  * uses the first of them. */
 #define LOAD_IMAGE(value, image, place, channel, exists) { \
     value = (exists) ? IMAGE_ELEMENT(image, place) : 0.0f; \

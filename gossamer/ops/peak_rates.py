@@ -31,5 +31,5 @@ _PROCESSOR = PeakRates(55_000.0, 10_000.0)
 
 
 def rates_of_unit(device: Device) -> PeakRates:
-    """Return the rates of one compute unit of the hardware on which estimates are based."""
+    """Return the rates that estimates assume for one compute unit of a device."""
     return _PROCESSOR if device.on_processors else H200_UNIT

@@ -171,8 +171,8 @@ def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]
 
     The images are (outer, height, width, inner) in memory, without padding. Each work-item computes
     `lanes` results along `inner` and `pixels` results along the width of the target. (lanes,
-    pixels) is (4, 1) if `inner` is a multiple of 4; otherwise (1, 4) if columns are contiguous and
-    their number is a multiple of 4; otherwise (1, 1).
+    pixels) is (4, 1) if `inner` is a multiple of 4, else (1, 4) if columns are contiguous and their
+    number is a multiple of 4, else (1, 1).
     """
     axes = AXES[source.layout]
     inner = math.prod(source.shape[axis] for axis in axes[axes.index(3) + 1:])

@@ -33,9 +33,9 @@ class WeightsInfo:
     scaled_signs : bool
         Whether all weights of each output channel are c or -c, with one c > 0 per channel.
     dense_groups : float
-        Fraction of the groups of four weights that have more than two nonzeros; 0 for weights with
-        2:4 sparsity. A group holds the weights of four neighbouring input channels for one tap and
-        one output channel.
+        Fraction of the groups in which more than two of the four weights are nonzero; 0 for weights
+        with 2:4 sparsity. A group holds the weights of four neighbouring input channels for one tap
+        and one output channel.
     """
 
     density: float = 1.0
@@ -52,8 +52,8 @@ Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    A packed form exists as long as anything references its memory, such as the `State` of a
-    prepared variant. Meanwhile, all callers that ask for the form share this memory.
+    A packed form exists as long as an object, such as the `State` of a prepared variant, references
+    its memory. Meanwhile, all callers that ask for the form share this memory.
 
     Parameters
     ----------

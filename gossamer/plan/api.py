@@ -58,7 +58,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The lowest precision in which layers may be computed, by default fp32. A layer is computed
         in less than float32 only if this was measured to be faster. The dtypes of the network's
         inputs and outputs stay the same, except that float64 in a file becomes float32 if a
-        precision is given. Without one, ONNX Runtime, if installed, computes float64 on the host.
+        precision is given. If none is given and ONNX Runtime is installed, it computes float64 on
+        the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. If a node mixes the
@@ -79,8 +80,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         times measured so far. This plan is never slower than the plan without an effort: the
         candidates of that plan are measured first, even if that takes longer than the budget.
     force : mapping of str to str, optional
-        The name of a layer's algorithm, by the layer's name. If the algorithm cannot compute the
-        layer, calling the plan raises an InputError that says why.
+        The name of the algorithm that must compute a layer, by the layer's name. If the algorithm
+        cannot compute the layer, calling the plan raises an InputError that says why.
     threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but at most OMP_NUM_THREADS. One thread is faster if

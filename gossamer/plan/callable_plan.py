@@ -55,7 +55,7 @@ class CallablePlan(Closable):
         -------
         array or tuple of array
             The output, or a tuple of several outputs, in the shape and dtype of the plan's
-            `outputs`, as arrays of the library of the first input.
+            `outputs`. The arrays belong to the same library as the first input.
 
         Raises
         ------

@@ -42,7 +42,7 @@ class BuildCost:
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
-    """Return a candidate's key among those of one problem."""
+    """Return the key that identifies a candidate among those of one problem."""
     return (algorithm.name, variant.config_text, _formats(variant.inputs),
             _formats(variant.outputs), variant.precision)
 

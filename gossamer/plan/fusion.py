@@ -42,8 +42,8 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Return the fusions of a network, each as one layer.
 
-    The sequence of ops of a fusion's layers is one of the patterns of an algorithm, and the
-    algorithm recognises the fusion. Layers that match several patterns are returned once.
+    The ops of a fusion's layers match a pattern of an algorithm, and the algorithm recognises the
+    fusion. Layers that match several patterns are returned once.
 
     outputs: names of the network's outputs.
     """

@@ -227,8 +227,8 @@ class ChannelParts:
         self._program = program
         self._device = device
         self._uses: defaultdict[str, list[tuple[Step, int, bool]]] = defaultdict(list)
-        """The steps that read or write each value, each with the index of the value among the
-        step's inputs or outputs, and whether it is an output."""
+        """For each value, the steps that read or write it. Each step comes with the index of the
+        value among the step's inputs or outputs, and with whether the value is an output."""
         for step in program.steps:
             for values, is_output in ((step.inputs, False), (step.outputs, True)):
                 for index, value in enumerate(values):

@@ -428,7 +428,7 @@ class Plan(CallablePlan):
         batch = self._batch_or_last(batch)
         program = self.program(batch)
         if self.tuner is None:
-            # do not hold the lock here: a thread that makes a context may wait for it
+            # do not hold the lock here: a thread that makes a context may wait for the lock
             if batch not in self._end_to_end:
                 self._end_to_end[batch] = EndToEnd(
                     self._calls.first_context(batch).end_to_end())
@@ -470,7 +470,7 @@ class Plan(CallablePlan):
             try:
                 self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
-                # a profile runs on random inputs, which layers that read indices may reject
+                # a profile runs on random inputs; layers that read indices may reject them
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.all(batch)
         report = replace(

@@ -36,10 +36,10 @@ class Effort:
     Candidates are measured in rounds. Rounds after the first one measure more configs of the
     fastest algorithms.
 
-    configs: number of configs that the first round measures for each algorithm of gossamer's own;
+    configs: number of configs that the first round measures for each of gossamer's own algorithms;
     None for all.
-    most_configs: number of configs that all rounds together may measure for each dense algorithm
-    of gossamer's own; None for all. For an algorithm that skips zeros, `configs` is the limit of
+    most_configs: number of configs that all rounds together may measure for each of gossamer's own
+    dense algorithms; None for all. For an algorithm that skips zeros, `configs` is the limit of
     all rounds, because each of its configs has to be compiled for every layer anew.
     vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
     None for all. This number is larger than `configs`, because libraries compile little, and their

@@ -272,8 +272,8 @@ def responsive() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# without warnings of NumPy about huge or infinite weights: the check of a candidate's outputs finds
-# wrong results
+# NumPy's warnings about huge or infinite weights are not needed: the check of a candidate's outputs
+# finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device) -> Prepared:

@@ -45,8 +45,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
-        The formats of the inputs that the fast module takes in another format than `module`, such
-        as bytes in NHWC. `example_inputs` must be in these formats.
+        The formats of inputs that the fast module accepts in another format than `module` does,
+        such as bytes in NHWC. `example_inputs` must be in these formats.
     tolerance : float, optional
         The largest normalised error that is accepted on the example. The default is 2e-2 for a
         quantised module, 1e-2 if the module's dtype or the precision has fewer bits than float32,

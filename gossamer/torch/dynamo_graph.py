@@ -118,7 +118,7 @@ def _item_calls(node: fx.Node, value: Any) -> list[fx.Node]:
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
                     tensors: Sequence[fx.Node]) -> None:
-    """Replace an argument that is a size by a node that reads it from a tensor."""
+    """Replace an argument that is a size by a node that reads the size from a tensor."""
     if node.users:
         symbol = str(node.meta.get("example_value", value))
         source = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(

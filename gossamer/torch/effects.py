@@ -35,8 +35,8 @@ _MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
 _MODES = ("_enter", "_exit", "_set_grad_enabled", "_increment_nesting", "_decrement_nesting")
 """Parts of the names of functions that change the mode of later operators."""
 _TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
-"""Operators that write statistics in training, which their schemas do not declare. Each operator
-has the index of its argument that is true in training."""
+"""Operators that write statistics in training, although their schemas do not declare these writes.
+Each operator has the index of its argument that is true in training."""
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"^L\['([^']*)'\]")
 

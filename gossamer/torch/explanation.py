@@ -77,8 +77,8 @@ class Explanation:
         elsewhere = sum(layer.device != self.device for layer in self.layers)
         on_host = f", {elsewhere} of them on the host" if elsewhere else ""
         yield (f"{counted(len(self.layers), 'layer')} at batch {self.batch} on {self.device}"
-               f"{on_host}; about {duration_text(self.expected_us)} expected before anything is "
-               "measured")
+               f"{on_host}; expected time about {duration_text(self.expected_us)} (an estimate; "
+               "nothing was measured)")
         for thin, what in (("depthwise", "depthwise"), ("zeros", "with zeros among the weights"),
                            ("signs", "with binary or ternary values, computable on bits")):
             count = sum(layer.thin == thin for layer in self.layers)

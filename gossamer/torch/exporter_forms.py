@@ -1,8 +1,9 @@
 """Rewrites before and after torch's ONNX export.
 
-Before the export, this module replaces operators that the exporter cannot write for all arguments,
-and operators that it would write as nodes that crash ONNX Runtime. After the export, Split and Cast
-replace SplitToSequence and CastLike, and interpolations are corrected to compute as torch does.
+Before the export, this module replaces two kinds of operators: those that the exporter cannot write
+for all arguments, and those whose exported nodes would crash ONNX Runtime. After the export, Split
+and Cast replace SplitToSequence and CastLike, and interpolations are corrected to compute as torch
+does.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class OptimizedModule(nn.Module):
             tensors = [tensor.permute(_NHWC) if is_permuted else tensor
                        for tensor, is_permuted in zip(tensors, self._permuted, strict=True)]
         results = self._computed(tensors)
-        # a GPU computes while the weights are compared, which takes as long as a small network
+        # a GPU computes while the weights are compared: comparing takes as long as a small network
         if (followed := self._followed) is not None and followed[2].change(followed[1].now()):
             self._follow()
             results = self._computed(tensors)

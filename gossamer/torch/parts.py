@@ -155,7 +155,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
 
 
 class _Record(fx.Interpreter):
-    """Runs a graph by torch and records values and seconds."""
+    """Runs a graph with torch, and records the values and the run times of its nodes."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)

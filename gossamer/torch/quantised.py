@@ -30,8 +30,8 @@ _OPERATORS = "torch.ao.quantization.fx._decomposed"
 class WithPlainQuantisation(TorchFunctionMode):
     """A mode for the export of quantised modules.
 
-    If the quantised range is narrower than that of the dtype, such as 0 to 127, numbers are clamped
-    before quantisation, because the exporter always writes the range of the dtype. Fake
+    If the quantised range, such as 0 to 127, is narrower than the dtype's range, numbers are
+    clamped before quantisation, because the exporter always writes the dtype's range. Fake
     quantisation becomes quantisation and dequantisation, because torch exports its operator of fake
     quantisation for only one batch size.
     """
@@ -60,8 +60,8 @@ class WithPlainQuantisation(TorchFunctionMode):
 class QuantisedInFloat64(TorchFunctionMode):
     """A mode in which quantisation accepts and returns float64.
 
-    torch's functions do not support float64. In float64, sums of integers are exact, so each sum is
-    rounded to the right integer.
+    torch's functions do not support float64. In float64, sums of integers are exact, so the
+    quantisation of a sum rounds it to the right integer.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -85,7 +85,7 @@ def _name(func: Any) -> str:
 
 def _given(names: Sequence[str], args: Sequence[Any],
            kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a call's arguments by the names of this module.
+    """Return a call's arguments as a mapping whose keys are this module's names.
 
     Returns None for another function of the same name, such as torch.quantize_per_tensor, which has
     no limits.

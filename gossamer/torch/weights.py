@@ -68,8 +68,8 @@ class Weights:
 class Watch:
     """Detects changes of weights since a plan read them.
 
-    A tensor's version counter counts writes in place, but misses writes through `.data` and by the
-    replay of a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
+    A tensor's version counter counts writes in place, but misses writes through `.data`, and writes
+    by a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
     Writes that no counter counts are detected only if they change one of the compared elements. A
     watch keeps the tensors alive, but not the module.
 

@@ -15,8 +15,8 @@ def png(title: str, losses: Sequence[float],
     """Return a PNG picture of a learning curve.
 
     losses: mean loss of each epoch. Their axis is logarithmic if all of them are positive.
-    accuracies: for each data set, by name, the accuracy or R^2 after some epochs, by the epoch's
-    number from 1. The accuracies are plotted below the losses.
+    accuracies: the names of data sets, each with a mapping from an epoch's number, from 1, to the
+    accuracy or R^2 after this epoch. The accuracies are plotted below the losses.
     of_labels: True if `accuracies` has accuracies of a classification, False if it has R^2.
     """
     from matplotlib.ticker import MaxNLocator

@@ -109,8 +109,8 @@ def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str
 def least_that_counts(preparation: Preparation) -> np.float32:
     """Return the smallest unprepared value that a preparation turns into 1.
 
-    The graph compares values with this number. Dividing them by 255 and comparing with the
-    threshold could give other results, because not every device rounds divisions correctly.
+    The graph compares values with this number. If it divided the values by 255 and compared them
+    with the threshold, results could differ, because not every device rounds divisions correctly.
     """
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:

@@ -43,8 +43,8 @@ class MLP(Predictor):
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-        If it is empty, the data determine the numbers of inputs and outputs, and `hidden` the
-        hidden layers.
+        If it is empty, the data determine the numbers of inputs and outputs, and `hidden`
+        determines the hidden layers.
     hidden : int or sequence of int, optional
         Number of units of each hidden layer; an int means a single hidden layer, and None one
         hidden layer of 100 units. Must be None if `sizes` is given.
@@ -60,7 +60,8 @@ class MLP(Predictor):
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
         Activation of the outputs with "squared_error". None means "linear" for regression. For
-        classification it means the activation of the hidden layers, or "linear" if that is "relu".
+        classification it means the activation of the hidden layers, or "linear" if they have
+        "relu".
     loss : {"cross_entropy", "squared_error"} or None
         With "cross_entropy" the outputs are a softmax. None means "cross_entropy" for labels and
         "squared_error" for regression targets.

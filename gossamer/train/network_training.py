@@ -34,7 +34,7 @@ core."""
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The samples that a network is trained on, and those that score it.
+    """The samples on which a network is trained, and those on which it is scored.
 
     data: samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
@@ -203,10 +203,10 @@ def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split],
 
 
 def train_jobs(jobs: Sequence[Sequence[NetworkTraining]], splits: Sequence[Split]) -> None:
-    """Train each job, as train() does, one after another on devices with their own kernels.
+    """Train the jobs one after another, each as train() does.
 
-    In the meantime, other threads compile the kernels of later jobs, and score the networks of
-    earlier ones.
+    The devices are those for which gossamer compiles kernels. While a job is trained, other threads
+    compile the kernels of later jobs, and score the networks of earlier ones.
     """
     with (ThreadPoolExecutor() as scoring, ThreadPoolExecutor() as compiling, blas.limited(1)):
         try:

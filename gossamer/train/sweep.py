@@ -252,8 +252,8 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
         are broken by the lower loss, then by the order. See Jamieson and Talwalkar
         (2016), and the algorithm SuccessiveHalving in Li et al. (2018), Hyperband.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file there, which is
-        replaced from time to time, after an epoch.
+        Folder of checkpoints, created if it is missing. Each network has a file in the folder. The
+        file is replaced from time to time, after an epoch.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional
@@ -396,7 +396,7 @@ def _open_checkpoints(networks: Sequence[_Network], data: SweepData, folder: Pat
 
 def _train(networks: Sequence[_Network], workers: SweepWorkers, halving: int | None,
            folder: Path | None) -> None:
-    """Train the networks, with `halving` in rounds."""
+    """Train the networks; if `halving` is given, in rounds."""
     by_config: dict[int, list[_Network]] = {}
     for network in networks:
         by_config.setdefault(network.config, []).append(network)

@@ -34,9 +34,10 @@ _Job = list[NetworkTraining]
 class SweepWorkers:
     """Trains the networks of a sweep, those with equal problems together.
 
-    On the host, other processes start with the longest trainings, and this process with the
-    shortest. On other devices, this process or the workers of a Ray cluster train; the threads of
-    this process compile and score meanwhile.
+    With a Ray cluster, its workers train all networks. Without one, several processes train the
+    networks on the host: other processes start with the longest trainings, and this process starts
+    with the shortest. On other devices, this process trains the networks; meanwhile, threads of
+    this process compile kernels and score trained networks.
 
     data: the samples of all networks.
     processes: number of processes on the host, as for sweep().
@@ -140,8 +141,8 @@ class SweepWorkers:
     def _finish(self, job: _Job, future: Future[Any]) -> None:
         """Wait for the results of a job.
 
-        If the job's process ended before its time, another process repeats the job. If there is no
-        other process, this process does.
+        If the job's process ended before its time, another process repeats the job. If no other
+        process is left, this process repeats it.
         """
         while True:
             try:

@@ -32,7 +32,7 @@ def test_thin_layers_are_found():
     assert [layer.thin for layer in found.layers] == ["", "depthwise", "zeros", "signs"]
     assert found.batch == 2 and found.expected_us > 0 and not found.fixed
     lines = str(found).splitlines()
-    assert lines[0].startswith("4 layers at batch 2 on host; about ")
+    assert lines[0].startswith("4 layers at batch 2 on host; expected time about ")
     assert lines[1:4] == ["1 layer depthwise", "1 layer with zeros among the weights",
                           "1 layer with binary or ternary values, computable on bits"]
     assert "density 0.50 zeros" in str(found)
@@ -55,7 +55,7 @@ def test_the_40_layers_with_the_longest_times_are_listed():
     layers = [ExplainedLayer(f"layer{us}", "conv2d", "3x3", "host", "direct", None, "", us)
               for us in range(1, 43)]
     lines = str(Explanation("host", 2, layers)).splitlines()
-    assert lines[0] == ("42 layers at batch 2 on host; about 903.0 us expected before anything is "
-                        "measured")
+    assert lines[0] == ("42 layers at batch 2 on host; expected time about 903.0 us (an estimate; "
+                        "nothing was measured)")
     rows = [line for line in lines if line.startswith("layer")]
     assert [row.split()[0] for row in rows] == [f"layer{us}" for us in range(42, 2, -1)]

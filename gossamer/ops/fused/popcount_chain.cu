@@ -4,7 +4,7 @@
  * A cluster of CLUSTER work-groups computes one row of every product. Each work-group computes a
  * slice of the columns of each product. The work-group copies the weights of these columns to its
  * shared memory while the previous kernel still runs. A work-item compares the words of the row
- * with the words of a column or, if there are fewer columns than work-items, of a part of a column.
+ * with the words of a column; if there are fewer columns than work-items, several share a column.
  * A warp packs the signs of 32 results by ballots and sends the words to all work-groups of the
  * cluster. A barrier of the cluster precedes the next product. */
 
@@ -67,8 +67,9 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp call it for 32
- * neighbouring columns at the same time, so that `use` may vote. */
+/* Computes the inner product of each of the work-group's columns, and calls use(column, product).
+ * The lanes of a warp call `use` for 32 neighbouring columns at the same time, so that `use` may
+ * contain ballots. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {

@@ -95,8 +95,8 @@ class _Product:
         """Return four numbers per column, as an int32 array (work-groups, numbers).
 
         The numbers are two thresholds, the direction of the comparison with them, and the factor by
-        which the column's sums are multiplied (the bits of a float). Padding columns have the
-        result 0.
+        which the column's sums are multiplied (the bits of a float). The direction and the factor
+        of padding columns are 0, so their results are 0.
         """
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)

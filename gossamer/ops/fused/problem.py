@@ -1,7 +1,7 @@
 """The problems of fusions and of parts of a network.
 
 A fusion is computed by one algorithm in one step; a part of a network is computed by a network
-library such as ONNX Runtime. This module also recognises layers that several fusions share.
+library such as ONNX Runtime. This module also recognises layers that occur in several fusions.
 
 A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
 Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
@@ -86,7 +86,7 @@ class FusionProblem(Problem):
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Return the first part that reads an entry, and the index of the part's input."""
+        """Return the first part that reads an entry, and the entry's index among its inputs."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
@@ -147,7 +147,7 @@ class FusionProblem(Problem):
 
 
 def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-    """Return a part's constants by the part's own names."""
+    """Return a part's constants, without the prefix "index." of their names."""
     prefix = f"{index}."
     return {name.removeprefix(prefix): array for name, array in weights.items()
             if name.startswith(prefix)}
@@ -292,7 +292,7 @@ class SqueezeExciteLayer:
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Return PARTS parts of a fusion as a squeeze-and-excite layer; None if they are not one.
+    """Return the squeeze-and-excite layer that PARTS parts of a fusion form; None if they do not.
 
     first: index of the first part.
     x: source of the image.

@@ -37,8 +37,8 @@
     return sum;
 }
 
-/* Returns the second product for a channel. weights: (SQUEEZED, channels). row: distance between
- * rows of weights in memory, in elements. */
+/* Returns the result of the second product for a channel. weights: (SQUEEZED, channels). row:
+ * distance between rows of weights in memory, in elements. */
 [[maybe_unused]] INLINE float gate_sum(const float *squeezed, const REAL *weights, int row,
                                        int channel)
 {

@@ -87,8 +87,8 @@ class DirectGather(KernelAlgorithm):
         inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         itemsize = data.stored_dtype.itemsize
         (target,) = variant.outputs
-        # a row is the channels of one pixel if the target is a slice of a larger tensor's channels,
-        # else the whole target
+        # if the target is a slice of a larger tensor's channels, a row is the channels of a pixel;
+        # else a row is the whole target
         rows = Rows.of(target, 3 if any(target.format.other_channels) else 0)
         width = widest_element(itemsize, (inner, rows.size, rows.first, rows.pitch))
         defines: dict[str, object] = {

@@ -10,7 +10,7 @@
 
 #include "dialect/common.h"
 
-/* Adds the partial sums of all work-items in a tree. Writes the sum of each row to
+/* Adds up the partial sums of all work-items by a tree reduction. Writes the sum of each row to
  * partial[row * WORK_GROUP_SIZE]. */
 INLINE void add_up(SHARED_POINTER float *partial, const float *sum, int item)
 {

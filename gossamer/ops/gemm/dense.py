@@ -44,8 +44,8 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows assumed when the configs of host products (numbers of threads) are listed. The
-actual number of rows depends on the batch size, but configs must not."""
+"""Number of rows that is assumed for the choice of a host product's configs (numbers of threads).
+The actual number of rows depends on the batch size, but configs must not."""
 
 
 class ConvolutionGemm(Algorithm):

@@ -18,7 +18,7 @@
 #define WORK_M 8 /* rows of a tile that a work-item computes */
 #define WORK_N 8 /* columns of a tile that a work-item computes */
 #define LANES_N 8 /* work-items of a warp along the columns */
-/* work-groups that must fit a multiprocessor at once, which bounds the registers */
+/* work-groups that must fit on a multiprocessor at once; this limits the registers per work-item */
 #define BLOCKS_PER_UNIT 1
 /* 0: rows, columns and depth are multiples of the tile's sizes, and no bounds are checked */
 #define CHECKED 1
@@ -46,7 +46,7 @@
 #define ASYNC (TILES > 2)
 #define GROUP_SIZE_M 8 /* rows of tiles that a group of neighbouring work-groups computes */
 
-/* Numbers of x per copy. All copies of a work-item begin at the same k. */
+/* Elements of x per copy. All copies of a work-item begin at the same k. */
 #define TOGETHER (ASYNC ? 1 : 4)
 #define X_LOADS (TILE_M * TILE_K / TOGETHER / WORK_GROUP_SIZE)
 #define X_ROW(i) ((item + (i) * WORK_GROUP_SIZE) / (TILE_K / TOGETHER))
@@ -60,7 +60,7 @@
 
 #define SWIZZLE(k) ((k) / TOGETHER * (32 / (TILE_K / TOGETHER)) & 31)
 #define LANE_BITS (4 * LANES_M - 1)
-/* The offset, in a tile, of the number of x for index k and row i of this work-item. */
+/* The offset in a tile of the element of x at index k in row i of this work-item. */
 #define X_AT(k, i)                                                      \
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))
@@ -101,7 +101,7 @@
             weight_index[i] += weight_step;                                                   \
         }                                                                                     \
     }
-/* Writes the numbers that FETCH left in registers to a tile. */
+/* Writes to a tile the elements that FETCH loaded into registers. */
 #define STORE_TILE(tile)                                                                      \
     {                                                                                         \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \

@@ -20,8 +20,8 @@ from gossamer.tensor import TensorSpec, default_spec
 class GemmProblem(Problem):
     """The product of a run-time matrix and constant weights.
 
-    y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where column j is a
-    channel of the epilogue.
+    y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]). The columns are the channels of the
+    epilogue.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
 

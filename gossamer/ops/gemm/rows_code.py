@@ -36,7 +36,7 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
     whole = problem.columns // (vectors * lanes)
 
     def products(step: Loop, panel: Any, offset: int) -> list[Any]:
-        """Emit one unrolled step over the depth, and return the updated sums."""
+        """Emit the multiply-adds for k = step.index + offset, and return the updated sums."""
         k = b.add(step.index, integer(offset))
         weight_row = code.at(panel, b.mul(k, integer(vectors * size)))
         weights = [code.load(vector(lanes), weight_row, index * size) for index in range(vectors)]

@@ -95,7 +95,7 @@ class SparseRows(Algorithm):
 
 
 class SparseGemm(Algorithm):
-    """A product with SciPy, which skips zero weights like sparse_rows."""
+    """A product with SciPy. Like sparse_rows, it skips zero weights."""
 
     op = "gemm"
     name = "sparse_gemm"

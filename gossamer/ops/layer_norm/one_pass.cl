@@ -1,8 +1,8 @@
 /* Layer norm, or RMS norm, along the second dimension of a tensor (outer, length, inner). A row has
  * `length` elements with a stride of `inner`. It is divided into pieces of VECTOR neighbouring
  * elements, which are distributed round-robin among LANES work-items. The variance is computed as
- * the mean square of the centred values. Computed as the mean square minus the squared mean, it
- * would lose digits, because both numbers can be large.
+ * the mean square of the centred values. The mean square minus the squared mean would lose digits,
+ * because both can be large numbers.
  *
  * STRIDED: defined if `inner` is more than 1. VECTOR is 1, and neighbouring work-items read
  *     neighbouring rows. Without STRIDED, they read neighbouring pieces of a row.

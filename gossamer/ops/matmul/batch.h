@@ -1,6 +1,6 @@
-/* BATCH(number) moves the pointers a, b and c to the matrices of one product of the batch. There
- * are up to three batch dimensions, outermost first: n0 to n2 are their sizes, p0 to p2 the strides
- * of a and q0 to q2 the strides of b. The stride of a broadcast dimension is 0. c is contiguous. */
+/* BATCH(number) moves the pointers `a`, `b` and `c` to the matrices of product `number`. There are
+ * up to three batch dimensions, outermost first: n0 to n2 are their sizes, p0 to p2 the strides of
+ * `a`, q0 to q2 the strides of `b`. Broadcast dimensions have stride 0. `c` is contiguous. */
 
 #pragma once
 

@@ -1,15 +1,15 @@
 /* Batched matrix products, c = a @ b, on tensor cores (sm_80). A work-group computes TILE_M x TILE_N
  * results of one product.
  *
- * The product is computed in stages of DEPTH numbers of K. Asynchronous copies fill the SLOTS of
- * shared memory ahead of the multiplications. Each slot holds the lines of a, then the lines of
- * b. A line is what lies side by side in device memory: with BY_K the stage's numbers in one row of
- * a or in one column of b, else the tile's numbers in one column of a or in one row of b. Zeros
- * stand for what is outside of a matrix.
+ * K is divided into stages of DEPTH elements. Asynchronous copies fill the SLOTS of shared memory
+ * ahead of the multiplications. Each slot holds one stage: the lines of `a`, then the lines of `b`.
+ * A line is contiguous in device memory. With BY_K, it is a part of a row of `a` or of a column of
+ * `b`, DEPTH elements long. Without BY_K, it is a part of a column of `a` or of a row of `b`, as
+ * long as the tile. Elements outside of a matrix are replaced by zeros.
  *
- * WARPS_M x WARPS_N warps share a tile, and WARPS_K warps take turns in the steps of a stage, for
- * small results with a long K. The sums of all warps go through shared memory, where those of WARPS_K
- * warps are added up, so that neighbouring work-items store neighbouring results. */
+ * The tile is divided among WARPS_M x WARPS_N warps, and the steps of a stage among WARPS_K warps,
+ * for small results with a long K. All warps write their sums to shared memory. The sums over K are
+ * completed there, so that neighbouring work-items store neighbouring results. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats; 0: they are floats, which are read as TF32 */
@@ -20,11 +20,11 @@
 #define WARPS_K 1 /* warps that share the steps of a stage */
 #define STEPS 4 /* steps of a stage, each of 32 bytes of K */
 #define SLOTS 3 /* stages that shared memory holds */
-#define BLOCKS_PER_UNIT 4 /* work-groups that a multiprocessor is to hold at once */
-#define A_BY_K 1 /* 1: the numbers of a row of a lie side by side; 0: those of a column */
-#define B_BY_K 0 /* 1: the numbers of a column of b lie side by side; 0: those of a row */
-/* numbers of a line that are copied at once, 4, 8 or 16 bytes; with 16-bit floats also 1: they are
- * loaded one by one */
+#define BLOCKS_PER_UNIT 4 /* work-groups that must fit on a multiprocessor at once */
+#define A_BY_K 1 /* 1: each row of `a` is contiguous in memory; 0: each column is */
+#define B_BY_K 0 /* 1: each column of `b` is contiguous in memory; 0: each row is */
+/* elements per copy of 4, 8 or 16 bytes. 1 with 16-bit floats: they are loaded one by one, because
+ * lines do not begin at multiples of 4 bytes */
 #define A_AT_ONCE 8
 #define B_AT_ONCE 8
 #define C_AT_ONCE 8 /* neighbouring results that are stored at once */
@@ -46,7 +46,7 @@
 #define LEAD (SLOTS - 1) /* stages that are copied ahead */
 #define FRAGMENTS_M (TILE_M / WARPS_M / 16)
 #define FRAGMENTS_N (TILE_N / WARPS_N / 16)
-#define SUMS_PITCH (TILE_N + 8) /* floats from a row of sums to the next, which is in other banks */
+#define SUMS_PITCH (TILE_N + 8) /* stride of rows of sums, in floats; the 8 avoid bank conflicts */
 
 #if ROUNDS
 #define RESULT HALF
@@ -54,9 +54,9 @@
 #define RESULT float
 #endif
 
-/* The lines of a stage of an operand, `TILE` rows of a or columns of b. Between lines are 16 bytes,
- * or 32 where a warp reads single floats of four lines, so that what a warp reads at once is in
- * different banks. */
+/* The lines of an operand's stage, which has TILE rows of `a` or TILE columns of `b`. Lines are
+ * separated by 16 bytes, or by 32 if a warp reads single floats of four lines, which avoids bank
+ * conflicts. */
 template <int TILE, int BY_K> struct Lines {
     static constexpr int COUNT = BY_K ? TILE : DEPTH;
     static constexpr int LENGTH = BY_K ? DEPTH : TILE;
@@ -67,10 +67,10 @@ typedef Lines<TILE_M, A_BY_K> LinesA;
 typedef Lines<TILE_N, B_BY_K> LinesB;
 #define SLOT (LinesA::SIZE + LinesB::SIZE)
 
-/* Copies the lines of a stage of an operand. from: the stage's first number. stride: numbers from a
- * line to the next. across: how many rows of a or columns of b the matrix has from there on. deep:
- * how many numbers of K it has from there on. Steps beyond the end of K are not multiplied, so they
- * are not copied. */
+/* Copies the lines of a stage of an operand. from: the stage's first element. stride: distance of
+ * lines, in elements. across: number of rows of `a` or columns of `b` from `from` to the end of the
+ * matrix. deep: number of elements from `from` to the end of K. Steps beyond the end of K are not
+ * multiplied, so they are not copied. */
 template <int TILE, int BY_K, int AT_ONCE>
 INLINE void copy_lines(REAL *target, const REAL *from, int stride, int across, int deep)
 {
@@ -103,8 +103,8 @@ INLINE void copy_lines(REAL *target, const REAL *from, int stride, int across, i
     }
 }
 
-/* Loads 16 rows of a (LEFT) or columns of b, from `first` on, over one step of K, as mma takes them.
- */
+/* Loads one step of 16 rows of `a` (LEFT) or of 16 columns of `b`, beginning at `first`, as an
+ * operand of mma. */
 template <int LEFT, int TILE, int BY_K>
 INLINE uint4 load_fragment(const REAL *lines, int first, int step)
 {
@@ -196,7 +196,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
         }
     }
 
-    BARRIER(); /* the sums take the place of the slots */
+    BARRIER(); /* the sums overwrite the slots */
     float *shared_sums = (float *)memory;
     UNROLL for (int i = 0; i < FRAGMENTS_M; i++)
         UNROLL for (int half = 0; half < 2; half++)

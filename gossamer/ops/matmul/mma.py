@@ -131,16 +131,16 @@ def _itemsize(variant: Variant) -> int:
 
 
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
-    """Return for a and for b whether K is the contiguous dimension.
+    """Return whether K is the contiguous dimension, for `a` and for `b`.
 
-    For a matrix with one row (a) or one column (b) both are true, and K is chosen.
+    If `a` has one row or `b` has one column, both dimensions are contiguous, and K is chosen.
     """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)
 
 
 def _line_lengths(problem: MatmulProblem) -> tuple[int, int]:
-    """Return the sizes of the contiguous dimensions of a and of b."""
+    """Return the sizes of the contiguous dimensions of `a` and of `b`."""
     rows, inner = problem.matrix_a[-2:]
     a_by_k, b_by_k = _along_k(problem)
     return inner if a_by_k else rows, inner if b_by_k else problem.matrix_b[-1]

@@ -47,13 +47,13 @@ class MatmulProblem(Problem):
 
     @property
     def matrix_a(self) -> tuple[int, ...]:
-        """Shape of a after transposition; a vector becomes one row."""
+        """Shape of `a` after transposition; a vector becomes one row."""
         return _swapped(self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape),
                         0 in self.transposed)
 
     @property
     def matrix_b(self) -> tuple[int, ...]:
-        """Shape of b after transposition; a vector becomes one column."""
+        """Shape of `b` after transposition; a vector becomes one column."""
         return _swapped(self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1),
                         1 in self.transposed)
 

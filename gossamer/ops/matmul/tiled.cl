@@ -15,9 +15,9 @@
 
 #define DEPTH 16
 #define EACH (TILE / 16)
-/* The indices, within a tile of a or b, of the tile's element `number`: the index along K, and the
- * index along the rows of a or the columns of b. Elements with successive numbers, which
- * neighbouring work-items load, are neighbours in memory. by_k: A_BY_K or B_BY_K. */
+/* The indices of element `number` of a tile: the index along K, and the row of `a` or the column of
+ * `b`. Neighbouring work-items load elements with successive numbers, which are neighbours in
+ * memory. by_k: A_BY_K or B_BY_K. */
 #define PLACE_OF_K(number, by_k) ((by_k) ? (number) % DEPTH : (number) / TILE)
 #define PLACE_ACROSS(number, by_k) ((by_k) ? (number) / DEPTH : (number) % TILE)
 

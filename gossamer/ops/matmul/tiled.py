@@ -30,7 +30,7 @@ _SIDE = 16
 LaunchArgument = Argument | Callable[..., Argument]
 """An argument of a launch, or a function that returns the argument at each launch."""
 Batch = list[tuple[int, int, int]]
-"""For each merged batch dimension, its size and the strides of a and b."""
+"""For each merged batch dimension, its size and the strides of `a` and `b`."""
 
 
 class NumpyMatmul(HostAlgorithm):
@@ -162,7 +162,7 @@ def _transposing(problem: MatmulProblem, device: Device) -> Launch:
 
 
 def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
-    """Return the row and column strides of a, then those of b."""
+    """Return the row and column strides of `a`, then those of `b`."""
     a = (1, problem.matrix_a[-2]) if 0 in problem.transposed else (problem.matrix_a[-1], 1)
     b = (1, problem.matrix_b[-2]) if 1 in problem.transposed else (problem.matrix_b[-1], 1)
     return *a, *b
@@ -170,7 +170,7 @@ def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
-    # only the batch strides are used, which do not depend on whether the matrices are transposed
+    # the batch strides of transposed and of other matrices are the same
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

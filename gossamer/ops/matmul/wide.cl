@@ -1,7 +1,7 @@
 /* Batched matrix products, c = a @ b, on processors; c is row-major. A work-group has one work-item,
  * which holds the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is
- * not used: rows of b are read in order, and one number of a at a time is broadcast to a vector.
- * a_row and a_k are the strides of a from a row and from a column to the next; b is row-major. */
+ * not used: the rows of `b` are read in order, and each element of `a` is broadcast to a vector.
+ * a_row and a_k are the strides of the rows and of the columns of `a`; `b` is row-major. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 6 /* rows of a tile */
@@ -30,7 +30,7 @@ void wide_matmul(const GLOBAL float *a, const GLOBAL float *b,
     FLOAT16 sum[ROWS][VECTORS];
     const GLOBAL float *from[ROWS];
     UNROLL for (int i = 0; i < ROWS; i++) {
-        /* in place of rows behind the last one, the last row is computed again and not stored */
+        /* beyond the last row, the last row is computed again, and its results are not stored */
         from[i] = a + (size_t)(row0 + i < rows ? row0 + i : rows - 1) * a_row;
         UNROLL for (int j = 0; j < VECTORS; j++)
             sum[i][j] = ZERO16;

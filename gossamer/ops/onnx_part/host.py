@@ -1,7 +1,7 @@
 """Nodes of an ONNX file, computed by ONNX Runtime on the host.
 
-If tensors have no elements, ONNX Runtime rejects some models, and with others it ends the process
-or hangs. ONNX's reference implementation computes these models instead. The reference of the op is
+If tensors have no elements, ONNX Runtime rejects some models, and crashes or hangs with others.
+ONNX's reference implementation computes these models instead. The reference of the op is
 ONNX Runtime without graph optimisations, because no other dependency of gossamer computes every
 operator.
 """

@@ -4,8 +4,8 @@ ONNX Runtime ignores NaN in operators that compute a maximum, a minimum or the i
 with these operators is therefore rewritten to two forms. The first form has an additional output,
 which is NaN if one of the operators has read NaN. This output costs little, and does not affect the
 layouts that ONNX Runtime chooses. The second form propagates NaN, and runs only if the first form
-has found NaN. Values within subgraphs cannot become outputs, so that in subgraphs both forms
-propagate NaN.
+has found NaN. Values within subgraphs cannot become outputs, so both forms propagate NaN in
+subgraphs.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # A bound is infinite or NaN if the sum that it bounds may be. The product of the bound
-            # and zero is NaN in this case.
+            # If the sum may be infinite or NaN, its bound is infinite or NaN, and the product of
+            # the bound and zero is NaN.
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)

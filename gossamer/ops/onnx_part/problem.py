@@ -70,8 +70,8 @@ class OnnxPartProblem(Problem):
         """Draw inputs that are valid for the nodes.
 
         Inputs are drawn as by Problem.example_inputs, with two exceptions. Inputs in `known` have
-        the values stated there. Integers that may be indices are 0 if any operand has a dimension
-        of size 1.
+        the values stated there. If any operand has a dimension of size 1, integers that may be
+        indices are 0, so that they are in range.
         """
         arrays = super().example_inputs(rng)
         if 1 in {size for spec in self.operands for size in spec.shape}:

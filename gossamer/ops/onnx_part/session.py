@@ -131,7 +131,7 @@ class Session:
         self._may_last = any(node.op_type in _LOOPS for node in nodes_of(proto))
         self._options = _run_options()
         self._bindings: dict[Hashable, tuple[Any, np.ndarray]] = {}
-        """What _binding() returned, by the key of the arrays."""
+        """The results of _binding(), by the key of the arrays."""
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the model and return its outputs in order.

@@ -16,7 +16,7 @@
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
-/* Converts i from output index minus `before` to the index of the input element that is copied. */
+/* Converts i, the output index minus `before`, to the index of the input element that is copied. */
 #if defined(CONSTANT)
 #define LOOK(i, m) inside = inside && i >= 0 && i < m;
 #elif defined(REFLECT)

@@ -135,7 +135,7 @@ def _refusal(problem: PartProblem) -> str | None:
     if nbytes > _MOST_BYTES:
         return "needs more than 2 GiB, the limit of ONNX models in memory"
     if not all(spec.size for part in problem.parts for spec in (*part.inputs, *part.outputs)):
-        # ONNX Runtime may end the process or hang
+        # ONNX Runtime may crash or hang
         return "a tensor is empty"
     try:
         Session(model_of(problem), {}, optimised=False)

@@ -281,7 +281,7 @@ def _onnxruntimes(size: int, length: int, coordinates: str,
     """Return the input positions that ONNX Runtime may use in a resize to the nearest pixel.
 
     ONNX Runtime computes the scale in float32, and versions of ONNX Runtime round ties differently.
-    One array is returned for each possible rule.
+    Returns one array for each rule that ONNX Runtime may use.
     """
     if nearest_mode in ("floor", "ceil"):
         scale = float(np.float32(length) / np.float32(size))

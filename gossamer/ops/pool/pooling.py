@@ -50,7 +50,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
             sources = []
             for tap in range(kernel[0]):
                 position = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
-                # the nearest input row can replace a row of padding, because it is in the window
+                # a row of padding is replaced by the nearest input row, which is in the window too
                 for comparison, bound in (("<", 0), (">", height - 1)):
                     position = b.select(b.icmp_signed(comparison, position, integer(bound)),
                                         integer(bound), position)

@@ -141,7 +141,7 @@ def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]
 
 
 def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
-    """Return the divisor of the average for each output along an axis: a number of taps.
+    """Return, for each output along an axis, the number of taps by which an average divides.
 
     Taps in the input are counted, and with count_include_pad also taps in the padding.
 

@@ -19,8 +19,8 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, TensorSpec
 
 _MOST_NUMBERS = 2**14
-"""Maximum number of elements per result. The elements are added sequentially, so that the rounding
-error grows with their number."""
+"""Maximum number of elements per result. The elements are added sequentially, so the rounding error
+grows with their number."""
 
 
 class HostDirectReduce(OneTensor):

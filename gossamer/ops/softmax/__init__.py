@@ -45,7 +45,7 @@ class TreeSoftmax(KernelAlgorithm):
         order = memory_order(spec)
         inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         length = spec.shape[problem.axis]
-        # if the dimensions inside the softmax's axis are large, adjacent work-items process
+        # if large dimensions follow the softmax's axis in memory, adjacent work-items process
         # adjacent elements along these dimensions, so that loads are coalesced
         across = inner >= 16
         sums = spec.size // length

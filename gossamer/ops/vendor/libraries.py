@@ -167,9 +167,9 @@ class CudnnLibrary:
                 yield handle
             finally:
                 # Restore the handle's own stream, because the frontend captures work on the
-                # handle's stream to deserialise a plan. If that were the given stream, work that
-                # other threads queue on it would be captured instead of executed. If the given
-                # stream had been destroyed, the process would crash.
+                # handle's stream to deserialise a plan. If the handle kept the given stream, work
+                # that other threads queue on this stream would be captured instead of executed. If
+                # the given stream had been destroyed, the process would crash.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager

@@ -231,13 +231,13 @@ class Assigner:
 
 def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
             ) -> LayerChoice:
-    """Return a candidate's choice, with why others were rejected."""
+    """Return the choice of a candidate, with the reasons why others were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
 def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
-    """Return the admitted candidates, or all if there are none."""
+    """Return the usable candidates that are admitted, or all usable ones if none is admitted."""
     usable = [candidate for candidate in node.candidates
               if math.isfinite(candidate.likely_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
@@ -254,7 +254,7 @@ def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def one_thread(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit on the host only candidates that use one thread, or have no number of threads."""
+    """On the host, admit only candidates that use one thread or have no setting of threads."""
     return node.device.compiles or dict(candidate.variant.config).get(THREADS, ONE) == ONE
 
 
@@ -269,8 +269,8 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
 
     The key of a step is the name of its layer or fusion; the key of a reason is the name of an
     algorithm, or LAYER_BY_LAYER. A fusion that was taken has the reason why its layers are not
-    computed one by one. For a fusion that was not taken, the reason why each algorithm does not
-    compute it is listed at the step that computes the fusion's first layer.
+    computed one by one. For a fusion that was not taken, the step that computes the fusion's first
+    layer has, for each algorithm, the reason why the algorithm does not compute the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Planned.

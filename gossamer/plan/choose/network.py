@@ -35,7 +35,7 @@ class Network:
     inputs: specs of the network's inputs by the names of their values.
     outputs: specs of the network's outputs.
     constants: arrays of values that are constants.
-    names: names of inputs by the names of the values that hold the callers' arrays, if the two
+    names: the name of an input, by the name of the value that holds the caller's array, if these
     names differ.
     """
 
@@ -99,7 +99,7 @@ class ProgramBuilder:
     decide: a function of this builder and a layer that returns the choice for the layer.
     reshapes: formats in which reshapes read their inputs, by the names of the layers; for other
     reshapes _kept() returns the format.
-    names: names of inputs by the names of their values, if the two names differ.
+    names: the name of an input, by the name of its value, if these names differ.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
@@ -150,8 +150,8 @@ class ProgramBuilder:
         """
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # several formats may describe the same layout in memory: their readers share one
-        # conversion, to the canonical format, whose cost is in the cost of the plan assignment
+        # Several formats may describe the same layout in memory. Their readers share one conversion
+        # to the canonical format; the cost of the plan assignment includes this conversion.
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"
@@ -177,8 +177,8 @@ def _kept(source: TensorSpec, target: TensorSpec) -> Format:
     """Return the format in which a reshape reads a value.
 
     A value that is not packed is read row-major, in its dtype. A packed value is read unchanged if
-    both shapes of the reshape have the same packed layout, and otherwise row-major in the dtype of
-    the reshaped tensor.
+    both shapes of the reshape have the same packed layout. If not, it is read row-major, in the
+    dtype of the reshaped tensor.
     """
     if not source.format.is_packed:
         return default_format(source.shape, source.dtype)

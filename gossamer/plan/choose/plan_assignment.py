@@ -12,11 +12,11 @@ fusions. It is solved as an integer program by SciPy (scipy.optimize.milp, which
 - Options of the same nodes with equal formats have the same effect on other nodes. Such options are
 merged into one state. A binary variable says whether the state is taken. Exactly one of the states
 that compute a node is taken.
-- For each reader of a value, and each pair of a format in which the value may be written and a
-format that the reader may require, a binary variable says whether the reader gets the value by this
-conversion.
-- For each value and pair of formats, one more variable says whether the value is converted at all.
-The objective has the cost of the conversion times this variable.
+- A conversion leads from a format in which a value may be written to a format that a reader may
+require. For each conversion of a value and each reader, a binary variable says whether the reader
+gets the value by this conversion.
+- For each conversion of a value, one more variable says whether any reader uses the conversion. The
+objective has the cost of the conversion times this variable.
 
 Because of the variables for each reader, the linear relaxation has an integer solution for nearly
 all networks, so no branching is needed.
@@ -59,7 +59,7 @@ Port = tuple[str, int]
 """An input of a node: the name of the node and the number of the input."""
 
 _ByFormat = dict[Any, list[int]]
-"""For each format, the variables of the states that read or write a value in it."""
+"""For each format, the variables of the states that read or write a value in this format."""
 
 
 class NoAssignmentError(ValueError):
@@ -132,17 +132,17 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
 
     If an option's cost is at most (1 + slack) times the minimum over the options of its node, the
     minimum is used as its cost. Any other option is compared with the cheapest option of its node
-    that has the same formats: if it costs at most (1 + slack) times as much, that option's cost is
-    used, and otherwise it is not taken. So the total is at most (1 + slack) times the minimum.
+    that has the same formats: if it costs at most (1 + slack) times as much, the cheapest option's
+    cost is used for both; if it costs more, it is not taken. So the total is at most (1 + slack)
+    times the minimum.
     Among the options with the same formats as the option that a node takes, none is cheaper by more
     than the slack.
 
     An option of a fusion is not compared with the options that compute its nodes unfused. Its cost
     is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
-    costs more than that. The total is then at most (1 + slack)^2 times the minimum.
+    costs more than this product. The total is then at most (1 + slack)^2 times the minimum.
 
-    options: the options of all nodes; of options of the same nodes, those that are preferred come
-    first.
+    options: the options of all nodes. Among options of the same nodes, preferred ones come first.
     fixed: formats of the values that no node writes.
     required: formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats that returns the cost of copying the
@@ -272,8 +272,8 @@ class _Program:
     def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
         """Add a variable between 0 and 1, and return its index.
 
-        Variables of states are declared as integers. If these are 0 or 1, so are all others in an
-        optimal solution. extra: a cost that is not scaled.
+        Variables of states are declared as integers. If they are 0 or 1, the other variables of an
+        optimal solution are also 0 or 1. extra: a cost that is not scaled.
         """
         self._variables.append((cost, extra, is_state))
         return len(self._variables) - 1

@@ -67,8 +67,8 @@ def program_key(program: Program, device: Device) -> str:
     """Return 32 hexadecimal digits that identify what a program runs.
 
     The digits are a hash of the program's problems, algorithms with their sources and libraries,
-    configs, layouts, and precisions, and of its steps: their order, which of them copy nothing, and
-    which values each of them reads and writes.
+    configs, layouts and precisions. The hash also covers the order of the steps, the values that
+    each step reads and writes, and whether a step copies nothing.
     """
     numbers: dict[str, int] = {}
 

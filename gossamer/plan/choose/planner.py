@@ -181,7 +181,7 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
 
 
 def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
-    """Return a network input's or output's spec under a policy.
+    """Return the spec of a network's input or output under a policy.
 
     spec: the spec in the default layout.
     """
@@ -227,7 +227,7 @@ class FirstChoices:
 
         Layers whose algorithm the policy decides are left out. Layers whose weights are all zero
         are left out too, because gossamer computes only their epilogues. If `only` names an
-        algorithm for parts, only the layers that the policy's `force` names are left out.
+        algorithm for parts, no layers are left out except those listed in the policy's `force`.
         """
         if not may_have_parts(self._policy):
             return []
@@ -263,9 +263,10 @@ class FirstChoices:
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
 
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
-        """Return a layer's possible algorithms, in order, and their device.
+        """Return the algorithms that may compute a layer, in order, and their device.
 
-        Also returns why the other algorithms may not compute the layer, by their names.
+        The third result gives, by algorithm name, the reason why an algorithm may not compute the
+        layer.
         """
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]

@@ -2,8 +2,8 @@
 
 The cheapest assignment is based on the times of layers that ran alone. Such times do not include
 the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore the
-next cheapest assignments are timed as whole programs, too, and three others: dense algorithms only,
-one thread per layer, and the whole network in one call of a library.
+cheapest assignments are also timed as whole programs. Three other plans are timed with them: dense
+algorithms only, one thread per layer, and the whole network in one call of a library.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restricti
 def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> str:
     """Return the plan to use.
 
-    Of the plans that are equal to the fastest within noise, the network as one part is preferred:
-    other programs on the CPU slow this plan down most; without them, it would be the fastest.
-    Otherwise a plan with one thread is preferred, which leaves the other cores to them, and
-    otherwise the first plan.
+    Only plans that are equal to the fastest within noise are considered. The network as one part is
+    preferred, because other programs on the CPU slow this plan down most; without them, it would be
+    the fastest. The second preference is the plan with one thread, which leaves the other cores to
+    other programs; the third is the first plan.
     """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:

@@ -73,7 +73,7 @@ class StoredChoices:
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
     made_for: the input sizes for which the choices were made, if the network has other input sizes
-    now; a choice may then not fit its layer. "" if the network still has these sizes.
+    now, so that a choice may not fit its layer; "" if the network still has these sizes.
     threads: threads of a layer on the host, replacing those of the choices.
     """
 

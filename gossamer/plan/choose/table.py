@@ -118,7 +118,8 @@ class Table:
         """Set the candidates after all are measured.
 
         If none of a layer's candidates that the policy asks for works, candidates of other
-        algorithms are measured. For each part, the library's times of its layers are measured.
+        algorithms are measured. For each part, the time that the library takes for each of the
+        part's layers is measured.
         """
         policy = self.policy
         self.refresh()

@@ -44,8 +44,8 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 4096
-"""Maximum number of elements of a constant integer input that a problem includes. Shapes have far
-fewer; larger inputs are indices or masks."""
+"""Maximum number of elements of a constant integer input whose values become part of a problem.
+Shapes have far fewer elements; larger inputs are indices or masks."""
 
 
 def optimised_for(graph: Graph, device: Device) -> Graph:

@@ -211,7 +211,7 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
 
 
 def _dense_groups(nonzero: np.ndarray) -> float:
-    """Return the share of groups of four weights with more than two nonzeros.
+    """Return the share of groups that have more than two nonzero weights.
 
     A group is four consecutive weights along axis 1.
     """
@@ -225,7 +225,7 @@ def _dense_groups(nonzero: np.ndarray) -> float:
 class GivenInputs:
     """A network's inputs in the callers' formats, at one batch size.
 
-    layers: one layer for each input with a caller's format of its own. The layer computes the
+    layers: for each input that callers pass in a format of their own, the layer that computes the
     input from the caller's tensor.
     specs: the spec of each caller's tensor, by the tensor's name.
     names: for each tensor that a layer converts, the name of the input, by the tensor's name.
@@ -284,8 +284,8 @@ def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.n
 def shared_facts(facts: ValueFacts) -> ValueFacts:
     """Return a value's facts, widened for use in problems.
 
-    Values that algorithms treat in the same way get equal facts, so that the layers that read them
-    share measurements. A value that may have many distinct values gets REAL.
+    Values that algorithms treat in the same way get equal facts; the layers that read such values
+    then share measurements. A value that may have many distinct values gets REAL.
 
     facts: all known facts about the value.
     """

@@ -1,5 +1,4 @@
-"""Which layers are computed on bits (-1, 1), trits (-1, 0, 1) or floats, why, and their memory use.
-"""
+"""The layers on bits (-1, 1), on trits (-1, 0, 1) and on floats: reasons and memory use."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
 
     The row of the candidate or plan that was taken is highlighted.
 
-    A narrow screen has no room for the headings, so each cell shows the name of its column there.
+    On a narrow screen, which has no room for the headings, each cell shows its column's name.
 
     headings: the headings by the keys of the columns.
     links: HTML that replaces the text in the first cell of each row.

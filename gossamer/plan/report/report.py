@@ -465,7 +465,7 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
 
 
 def _without_code(program: Program, device: Device) -> list[str]:
-    """Return a line on the effect of missing generated code.
+    """Return a line on the effect of generated code if its generator is missing.
 
     The list is empty if the generator is installed, or if too few weights are zero.
     """

@@ -137,7 +137,7 @@ def buffers_of(arrays: Sequence[DeviceArray]) -> list[Buffer]:
 
 
 def several(out: Any) -> tuple[Any, ...]:
-    """Return a caller's `out` as a tuple; a single array may be passed without one."""
+    """Return a caller's `out`, which may be a single array, as a tuple."""
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
@@ -186,7 +186,7 @@ def fill(name: str, infos: Sequence[ValueInfo], out: Any,
 
 
 def is_foreign(array: Any) -> bool:
-    """Return whether an array of another library supports DLPack."""
+    """Return whether an array of another library supports DLPack or CUDA's array interface."""
     return not isinstance(array, np.ndarray) and (
         hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
 

@@ -367,7 +367,7 @@ class TailCalls(Calls):
 def _as_taken(info: ValueInfo, value: Any) -> Any:
     """Return an input as ONNX Runtime accepts it.
 
-    Raises InputError for numbers if strings are expected, and for strings if numbers are.
+    Raises InputError for numbers if strings are expected, and for strings if numbers are expected.
     """
     if info.dtype == "string":
         array = np.asarray(value)

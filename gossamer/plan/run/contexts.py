@@ -29,8 +29,8 @@ class ContextPool:
     memory and there are fewer than `owner.most`.
 
     owner: the contexts of all batch sizes.
-    contexts: all contexts of this size; on_stream() and first() move the context that they return
-    to the end.
+    contexts: all contexts of this size. on_stream() and first() return one of them, and move it to
+    the end of the list.
     """
 
     def __init__(self, owner: Contexts, batch: int) -> None:

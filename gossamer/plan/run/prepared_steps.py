@@ -50,9 +50,9 @@ class Lifetime:
 def allocate(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Return every value's offset in a shared buffer, and the buffer's size, in bytes.
 
-    Values are placed one by one by decreasing size, and those of equal size by the start of their
-    lifetimes. Each value is placed at the lowest offset at which it overlaps no placed value with
-    an overlapping lifetime.
+    Values are placed one by one: larger values before smaller ones, and values of equal size in the
+    order in which their lifetimes begin. Each value is placed at the lowest offset at which it does
+    not overlap a placed value whose lifetime overlaps its own.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each allocated value, in the order of the starts;

@@ -121,7 +121,7 @@ class CandidateBuilds:
         return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateChecks:
-        """Return a layer's inputs and expected outputs, which are made once.
+        """Return the checks of a layer's candidates, which are made once.
 
         The key is the layer's name and problem, because the name alone is not unique: conversions
         of one value to the same format have the same name, whatever format they convert from.
@@ -147,7 +147,7 @@ class CandidateBuilds:
         try:
             state, cost = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
-            # the thread that times candidates needs the set even if the build failed
+            # the thread that times candidates needs the checks even if the build failed
             candidates = self.set_of(layer)
         return (state, replace(cost, seconds=cost.seconds + ahead_s),
                 candidates.build_check(algorithm, variant))

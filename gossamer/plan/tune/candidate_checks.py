@@ -37,7 +37,7 @@ _CHEAP = 2**26
 less than a second for them."""
 
 QUIET = np.errstate(all="ignore")
-"""Silences NumPy: weights may be huge or not finite, about which NumPy would warn, and the
+"""Silences NumPy's warnings about huge and infinite weights. They are not needed, because the
 comparison of outputs finds errors."""
 
 
@@ -49,8 +49,8 @@ class WrongNumbersError(Exception):
 
 
 BuiltCheck = list[tuple[list[np.ndarray], State]]
-"""The problems that a candidate's check computes in addition to the candidate: for each the
-reference's outputs and the state that is ready to run."""
+"""The problems that a candidate's check computes in addition to the candidate. Each item holds the
+reference's outputs for a problem, and the problem's prepared state."""
 
 
 class CandidateChecks:
@@ -150,11 +150,11 @@ class CandidateChecks:
     def _drawn(self) -> list[np.ndarray]:
         """Draw inputs, and return the reference's outputs.
 
-        An output may have so few values that all of them are near a discontinuity or nearly zero.
-        If a sum of many numbers is nearly zero, the rounding of each number is a large relative
-        error of the sum. In this case, if the reference is cheap, inputs are drawn several times.
-        The draw with the fewest values near a discontinuity is kept, and of equal draws the one
-        that maximises the smallest 2-norm of these outputs.
+        If an output has few values and the reference is cheap, inputs are drawn several times: all
+        values of one draw may be near a discontinuity, or nearly zero. (If a sum of many numbers is
+        nearly zero, the rounding of each number is a large relative error of the sum.) The draw
+        with the fewest values near a discontinuity is kept. Among equal draws, the one is kept
+        whose outputs with few values have the largest minimum of their 2-norms.
         """
         few = [number for number, spec in enumerate(self._few.outputs)
                if (self._is_discontinuous or spec.dtype.startswith("float"))
@@ -235,7 +235,7 @@ class CandidateChecks:
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Return the error of an output; infinite if check.error_of() says so."""
+        """Return the error of an output; see error_of()."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec):
             right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),

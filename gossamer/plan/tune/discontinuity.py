@@ -5,8 +5,8 @@ float64 reference, so a value near a discontinuity may end up on the other side 
 candidate is correct. Therefore the reference is also computed from randomly perturbed operands; the
 perturbations exceed the error of a correct candidate. A result that no perturbation changes has to
 equal the reference. A result that perturbations move across a discontinuity is excluded from the
-normalised error. A problem whose epilogue has discontinuities is computed without them, too, and
-those results are compared by normalised error.
+normalised error. A problem whose epilogue has discontinuities is also computed without them, and
+the results of this computation are compared by normalised error.
 
 Source of the perturbations: D. S. Parker, "Monte Carlo arithmetic: exploiting randomness in
 floating-point arithmetic", UCLA CSD-970002, 1997.
@@ -40,8 +40,8 @@ error and relative to the root mean square of the results."""
 _FURTHER = 4.0
 """Largest error of a result near a discontinuity, as a multiple of its largest change."""
 _GRID = 256.0
-"""Operands that are multiples of 1 / _GRID have few bits, so that their products and sums are exact
-in float32."""
+"""Operands that are multiples of 1 / _GRID have few bits, so their products and sums are exact in
+float32."""
 _ROUNDED = frozenset({"div", "pow", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan",
                       "erf", "sigmoid"})
 """Functions whose results may be inexact on a device, even where the exact result for integers is
@@ -128,8 +128,8 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
         least, most = moves.min(axis=0), moves.max(axis=0)
         size = LARGEST_ERROR[precision] * np.abs(np.nan_to_num(
             right.astype(np.float64), posinf=0.0, neginf=0.0))
-        # a continuous result changes with every perturbation, so a result that changes with only
-        # some crossed a discontinuity
+        # every perturbation changes a continuous result, so a result that only some perturbations
+        # change has crossed a discontinuity
         uncertain = (most > 0) & ((least == 0)
                                   | (most > _LARGE * np.sqrt(np.square(size).mean())))
         largest = np.where(most == 0, size.max(initial=0), np.inf)

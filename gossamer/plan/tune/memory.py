@@ -36,8 +36,8 @@ class CandidateMemory:
     the old memory.
 
     examples: the inputs.
-    on_device: the kernels that check candidates in the device's memory; None if the device shares
-    its memory with the host, which then checks the candidates.
+    on_device: the kernels that check candidates in the device's memory. None if the device shares
+    its memory with the host; in this case the host checks the candidates.
     """
 
     def __init__(self, device: Device) -> None:
@@ -167,8 +167,8 @@ def _period(problem: Problem) -> int | None:
     """Return the number of images before inputs repeat.
 
     Inputs repeat because drawing and packing all images would take too long. None if they do not
-    repeat. The returned number divides none of the distances between the first, the middle and the
-    last image, so that these three, which are compared with the reference, differ.
+    repeat. The first, the middle and the last image are compared with the reference, and must
+    differ. Therefore the returned number divides none of the distances between these images.
     """
     one = problem.first_images(1)
     if one == problem:

@@ -8,11 +8,13 @@
 
 /* Compares images of an output with the expected images, which are row-major. The output's strides
  * s0 to s3 are in elements, and the output lies between margins of guard bytes. Work-group (b, k)
- * writes four numbers for its share of image images[k]: the sum of squares of differences, the sum
- * of squares of expected values, the number of values that differ where the output or the expected
- * value is not finite, and two bits for its share of the memory. Bit 0 is set where a byte of the
- * margins is not the guard byte, and bit 1 where an element of the output still consists of guard
- * bytes. Two equal values that are not finite count in none of these numbers. */
+ * writes four numbers for its share of image images[k]:
+ *
+ * 0: the sum of squares of differences, where the output and the expected value are finite
+ * 1: the sum of squares of the expected values at the same places
+ * 2: the number of other places where the two values differ; NaN counts as equal to NaN
+ * 3: two bits for the work-group's share of the memory. Bit 0 is 1 if a byte of the margins is not
+ *    the guard byte. Bit 1 is 1 if an element of the output still consists of guard bytes. */
 KERNEL LAUNCH_BOUNDS(256, 1)
 void compare(const GLOBAL uchar *RESTRICT memory, int halves, INT64 margin, INT64 output_bytes,
              const GLOBAL float *RESTRICT expected, const GLOBAL int *RESTRICT images,

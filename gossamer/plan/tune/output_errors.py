@@ -46,8 +46,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     overwritten, part of the output was not written, or padding is not zero.
 
     images: indices of the images in `expected`, which are compared; the other images are only
-    searched for values that were not written. None if the output does not consist of images, and
-    `expected` is the whole output.
+    searched for values that were not written. None if the output does not consist of images;
+    `expected` is then the whole output.
     limits: for discontinuous results, how far correct results may be from `expected`; None for
     other results.
     """
@@ -165,10 +165,10 @@ class DeviceCheck:
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Return the error that check.error_of() returns, computed on the device.
+        """Compute the module's error_of() on the device.
 
-        handles() must accept the spec. None if squares overflow or underflow in float32; the host
-        has to compare then.
+        handles() must accept the spec. Returns None if squares overflow or underflow in float32, so
+        that the host must compare the output.
 
         expected: expected values of the compared images, in row-major float32.
         """

@@ -22,7 +22,7 @@ from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
-"""Start of the reason in reports for a candidate that was left out."""
+"""For a candidate that was left out, the reason shown in reports starts with this text."""
 _FUSED = 1.25
 """Maximum ratio of a fusion's time to the time of its unfused layers at which the fusion may still
 pay off. It exceeds 1 because a fusion may save conversions."""
@@ -44,7 +44,8 @@ class LayerTimes:
 
     keeps_precisions: whether a candidate is kept even if a less precise one is faster.
     algorithms: the algorithms that may compute the layer.
-    groups: the groups of the layer's rows, with rows of algorithms of other layers, too.
+    groups: groups that contain the layer's rows. They may also contain rows of algorithms that only
+    other layers may use.
     parts: for a fusion, the times of its layers; empty for a layer.
     best: the fastest row of each combination of formats and precision.
     """
@@ -180,8 +181,7 @@ class Row:
     measured: its measurement; None if it was neither measured nor left out.
     stored: the measurement in the cache.
     timing: its samples, if this process has timed it.
-    may_differ: whether another measurement may have another outcome, for which reason this one is
-    not stored.
+    may_differ: whether another measurement may have another outcome; if so, this one is not stored.
     key: the candidate's key among the candidates for its problem.
     """
 
@@ -232,7 +232,8 @@ class Rows:
         self._space, self._caches = space, caches
         self._groups: dict[tuple[str, Problem], Group] = {}
         self._similar: dict[tuple[str, Problem], Group] = {}
-        """The group of the first layer of each shape whose candidates depend on zeros."""
+        """For layers whose candidates depend on zeros: the group of the first layer of each shape.
+        """
 
     def listed(self, nodes: Iterable[MeasuredLayer], key: str) -> dict[Row, None]:
         """Add the candidates of layers as rows; return the rows without a measurement yet.
@@ -356,7 +357,7 @@ def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
 
 
 def without_zeros(problem: Problem) -> Problem:
-    """Return a problem without the information which weights are zero."""
+    """Return a problem without the information about which weights are zero."""
     if isinstance(problem, FusionProblem):
         return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
     info: WeightsInfo | None = getattr(problem, "weights_info", None)

@@ -365,7 +365,7 @@ class Tuner:
     def _required(self) -> list[Row]:
         """Return a row for each layer without a working candidate.
 
-        For each such layer, this is the most precise remaining row, which is measured even if the
+        For each such layer, this is the most precise remaining row. The row is measured even if the
         search has ended, or if the row was left out as too slow. Fusions need no such row, because
         their layers can be computed unfused.
         """

@@ -23,8 +23,8 @@ _MOST = 32
 """Maximum number of processes that compile without the device. This many processes compile at least
 as fast as one device times candidates; each takes a few hundred megabytes of host memory."""
 _NICE = 5
-"""Niceness added to processes that compile without the device, so that they do not delay this
-process, which times candidates meanwhile."""
+"""Niceness added to processes that compile without the device. They must not delay this process,
+because it times candidates meanwhile."""
 _devices: list[Device] = []
 """In a worker process that has opened the device: the device."""
 

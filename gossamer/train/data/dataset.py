@@ -89,8 +89,8 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 def has_grey_levels(x: np.ndarray) -> bool:
     """Return whether numbers look like grey levels.
 
-    True if all numbers are from 0 to 255 and the largest is above 127.5, which excludes numbers
-    from 0 to 1, or from 0 to 16.
+    True if all numbers are from 0 to 255 and the largest is above 127.5. Numbers from 0 to 1, or
+    from 0 to 16, are therefore not taken for grey levels.
     """
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)
 

@@ -174,8 +174,8 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
     rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError if class_weight is something else, has a label that is not in `classes` or a
-    weight that is not finite and at least 0, or if all resulting weights are 0.
+    Raises InputError if class_weight is something else or has a label that is not in `classes`, if
+    a weight is negative or not finite, or if all resulting weights are 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))

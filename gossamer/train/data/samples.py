@@ -145,7 +145,7 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return a device buffer with an array, which is uploaded only once.
+        """Return a device buffer with an array, uploading each array only once.
 
         name: name of the array in the error's message.
         spec: shape and format of the array in the buffer.

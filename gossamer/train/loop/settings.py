@@ -186,7 +186,7 @@ class Settings:
 def given_sizes(mlp: Any) -> tuple[int, ...]:
     """Return the parameter `sizes` of an MLP as a tuple; () for None.
 
-    Raises InputError if it is wrong, or if `hidden` is given, too.
+    Raises InputError if `sizes` is wrong, or if both `sizes` and `hidden` are given.
     """
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):

@@ -253,7 +253,7 @@ class TrainLoop:
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
         """Undo a state's last epoch, which made parameters infinite or NaN.
 
-        epochs: argument of Trainer.before() for the state's last finite parameters, 1 or 2.
+        epochs: argument with which Trainer.before() returns the last finite parameters, 1 or 2.
         """
         state = slot.state
         state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "

@@ -117,7 +117,7 @@ class Trainer:
         return self._read(self._previous[epochs - 1])
 
     def launch(self, part: _Part, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Enqueue the training on a part of an epoch, which updates the parameters."""
+        """Enqueue the launch that trains on a part of an epoch and updates the parameters."""
         self.choice.algorithm.launch(
             part.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
