@@ -10,6 +10,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ops/backprop/batched_places.h"
 
 /* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is
  * the same for a multiple n of 4, but at most the last four of `columns` columns. */
@@ -17,8 +18,6 @@
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \
               : LESSER(COLUMN(tile, tiles, n), CEIL_DIV(columns, 4) * 4 - 4))
-
-#define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
 /* Loops that are not unrolled, or by four, so that registers hold one or four of their steps. */
 #ifdef __CUDACC__
@@ -36,20 +35,6 @@
 #else
 #define HIDE(variable)
 #endif
-
-/* Number of a tile along samples and across them: eight tiles along samples stand beside one
- * another, so that a warp reads few samples and few columns. */
-#define TALL 8
-INLINE int place_along(int t, int tiles_b, int tiles_j)
-{
-    int strip = t / (TALL * tiles_j), tall = LESSER(TALL, tiles_b - strip * TALL);
-    return strip * TALL + (t - strip * TALL * tiles_j) % tall;
-}
-INLINE int place_across(int t, int tiles_b, int tiles_j)
-{
-    int strip = t / (TALL * tiles_j), tall = LESSER(TALL, tiles_b - strip * TALL);
-    return (t - strip * TALL * tiles_j) / tall;
-}
 
 /* Loads four floats to an array. */
 INLINE void load4(float *to, const SHARED_POINTER float *from)
@@ -86,21 +71,21 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             SHARED_POINTER float *sums, int slice, int size, int fours, int units,
                             int tile_b, int tile_j, int parts, int add, int item)
 {
-    const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j), tiles = tiles_b * tiles_j;
-    ROLLED for (int t = item; t < tiles * parts; t += THREADS) {
-        int part = t / tiles, first_b = place_along(t % tiles, tiles_b, tiles_j);
-        int place = place_across(t % tiles, tiles_b, tiles_j);
-        SHARED_POINTER float *to = sums + part * size;
+    const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j);
+    ROLLED for (int t = item; t < tiles_b * tiles_j * parts; t += THREADS) {
+        Place place = place_of(t, tiles_b, tiles_j, parts);
+        int first_b = place.along, tile = place.across;
+        SHARED_POINTER float *to = sums + place.part * size;
         float sum[8][8];
         UNROLL for (int m = 0; m < tile_b; m++)
             UNROLL for (int n = 0; n < tile_j; n += 4) {
-                if (add && COLUMN(place, tiles_j, n) < units)
+                if (add && COLUMN(tile, tiles_j, n) < units)
                     load4(&sum[m][n], to + SUM_PLACE(first_b + m * tiles_b,
-                                                     COLUMN(place, tiles_j, n), stride, slice));
+                                                     COLUMN(tile, tiles_j, n), stride, slice));
                 else
                     sum[m][n] = sum[m][n + 1] = sum[m][n + 2] = sum[m][n + 3] = 0.0f;
             }
-        ROLLED for (int four = part; four < fours; four += parts) {
+        ROLLED for (int four = place.part; four < fours; four += parts) {
             float a[8][4];
             UNROLL for (int m = 0; m < tile_b; m++)
                 load4(a[m], in + (first_b + m * tiles_b) * length + 4 * four);
@@ -108,7 +93,7 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
                 float w[8];
                 UNROLL for (int n = 0; n < tile_j; n += 4)
                     load4(w + n, weights + (4 * four + k) * stride
-                                 + LOADED_COLUMN(place, tiles_j, n, units));
+                                 + LOADED_COLUMN(tile, tiles_j, n, units));
                 UNROLL for (int m = 0; m < tile_b; m++)
                     UNROLL for (int n = 0; n < tile_j; n++)
                         sum[m][n] = FMA(a[m][k], w[n], sum[m][n]);
@@ -116,8 +101,8 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
         }
         UNROLL for (int m = 0; m < tile_b; m++)
             UNROLL for (int n = 0; n < tile_j; n += 4)
-                if (COLUMN(place, tiles_j, n) < units)
-                    SHARED_STORE4(to + SUM_PLACE(first_b + m * tiles_b, COLUMN(place, tiles_j, n),
+                if (COLUMN(tile, tiles_j, n) < units)
+                    SHARED_STORE4(to + SUM_PLACE(first_b + m * tiles_b, COLUMN(tile, tiles_j, n),
                                                  stride, slice),
                                   MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], sum[m][n + 3]));
     }
@@ -149,19 +134,27 @@ INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to
  * on, where i is column m of tile_i columns, and j column n of tile_j.
  *
  * length, stride: floats of a row of `in` and of `errors`.
- * inputs, units: numbers of i and of j. i, j: number of the tile along both. tiles_i, tiles_j:
- * numbers of tiles. */
+ * inputs, units: numbers of i and of j. place: tile along i and across j, and first sample b. tiles_i,
+ * tiles_j: numbers of tiles. */
 INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
-                          int i, int j, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts,
-                          int part)
+                          Place place, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts)
 {
-    ROLLED for (int b = part; b < ROWS; b += parts) {
+    const SHARED_POINTER float *next_in[2], *next_errors[2];
+    UNROLL for (int m = 0; m < tile_i; m += 4)
+        next_in[m / 4] = in + place.part * length + LOADED_COLUMN(place.along, tiles_i, m, inputs);
+    UNROLL for (int n = 0; n < tile_j; n += 4)
+        next_errors[n / 4] = errors + place.part * stride + LOADED_COLUMN(place.across, tiles_j, n, units);
+    ROLLED for (int b = place.part; b < ROWS; b += parts) {
         float a[8], error[8];
-        UNROLL for (int m = 0; m < tile_i; m += 4)
-            load4(a + m, in + b * length + LOADED_COLUMN(i, tiles_i, m, inputs));
-        UNROLL for (int n = 0; n < tile_j; n += 4)
-            load4(error + n, errors + b * stride + LOADED_COLUMN(j, tiles_j, n, units));
+        UNROLL for (int m = 0; m < tile_i; m += 4) {
+            load4(a + m, next_in[m / 4]);
+            next_in[m / 4] += parts * length;
+        }
+        UNROLL for (int n = 0; n < tile_j; n += 4) {
+            load4(error + n, next_errors[n / 4]);
+            next_errors[n / 4] += parts * stride;
+        }
         UNROLL for (int m = 0; m < tile_i; m++)
             UNROLL for (int n = 0; n < tile_j; n++)
                 sum[m][n] = FMA(a[m], error[n], sum[m][n]);
@@ -170,14 +163,16 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
 
 /* Stores a tile of gradient_tile in rows of `stride` floats. */
 INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int stride, int inputs,
-                                int units, int i, int j, int tiles_i, int tiles_j, int tile_i,
-                                int tile_j, int parts)
+                                int units, Place place, int tiles_i, int tiles_j, int tile_i,
+                                int tile_j)
 {
     UNROLL for (int m = 0; m < tile_i; m++)
-        UNROLL for (int n = 0; n < tile_j; n += 4)
-            if (COLUMN(i, tiles_i, m) < inputs && COLUMN(j, tiles_j, n) < units)
-                SHARED_STORE4(to + COLUMN(i, tiles_i, m) * stride + COLUMN(j, tiles_j, n),
-                              MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], sum[m][n + 3]));
+        UNROLL for (int n = 0; n < tile_j; n += 4) {
+            int i = COLUMN(place.along, tiles_i, m), j = COLUMN(place.across, tiles_j, n);
+            if (i < inputs && j < units)
+                SHARED_STORE4(to + i * stride + j, MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2],
+                                                         sum[m][n + 3]));
+        }
 }
 
 /* to[b][i] = slope of in[b][i] * sum of errors[b][j] * weights[i][j], and 0 for i >= units.
@@ -193,8 +188,8 @@ INLINE void backward_product(const SHARED_POINTER float *errors,
 {
     const int tiles_b = ROWS / tile_b, tiles_i = CEIL_DIV(inputs, tile_i);
     ROLLED for (int t = item; t < tiles_b * tiles_i; t += THREADS) {
-        int first_b = place_along(t, tiles_b, tiles_i);
-        int first_i = place_across(t, tiles_b, tiles_i);
+        Place place = place_of(t, tiles_b, tiles_i, 1);
+        int first_b = place.along, first_i = place.across;
         float sum[8][8];
         clear_tile(sum, tile_b, tile_i);
         ROLLED for (int four = 0; four < fours; four++) {

@@ -8,8 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _SCHEDULERS = 4
-_STEP_CYCLES = 40
-"""Minimum cycles of an iteration of a product's loop, due to the latency of shared memory."""
+_LATENCY = 40
+"""Cycles that a warp waits for shared memory in an iteration of a product's loop."""
+_LOOP = 6
+"""Instructions of a product's loop that neither multiply nor read."""
+_READ_CYCLES = 2
+"""Cycles of shared memory that a warp's read of four words takes; see place_of in
+batched_products.h."""
 _BARRIER_CYCLES = 60
 _CHANGE_CYCLES = 40
 """Cycles that a warp scheduler needs to update four weights in each work-item of a warp."""
@@ -41,7 +46,7 @@ class Tile:
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
     return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
-                       4 * (0.75 * tile[0] + 0.5 * tile[1]))
+                       tile[0] + tile[1])
                  for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
                  for parts in range(1, max(1, min(most_parts, -(-inputs // 4))) + 1))
 
@@ -60,7 +65,7 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
     for tile in (tile for tile in _tiles(threads) if min(tile) >= 4):
         items = -(-inputs // tile[0]) * -(-units // tile[1])
         for parts in range(1, max(most_parts, 1) + 1):
-            best = _tile(inputs, units, rows, 1, tile, parts, threads, 0.625 * (tile[0] + tile[1]))
+            best = _tile(inputs, units, rows, 1, tile, parts, threads, (tile[0] + tile[1]) / 4)
             if most_parts and parts * items <= threads:
                 found.append(replace(best, cycles=best.cycles + changes))
             elif parts == 1:
@@ -72,7 +77,7 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
     """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
     return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
-                       3 * (tile[0] + tile[1]))
+                       tile[0] + tile[1])
                  for tile in _tiles(threads) if rows % tile[0] == 0)
 
 
@@ -87,20 +92,21 @@ def _best(tiles: Iterable[Tile]) -> Tile:
 
 
 def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, int], parts: int,
-          threads: int, wavefronts: float) -> Tile:
+          threads: int, reads: float) -> Tile:
     """Return a tile with its expected cycles.
 
     depth: iterations of a product's loop, if sums are not split.
     of_step: multiply-adds per result and iteration.
-    wavefronts: shared-memory wavefronts per warp and iteration.
+    reads: reads of four words in an iteration.
     """
     items = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
     steps = -(-depth // parts)
     passes = -(-items // threads)
     warps = -(-items // 32)
     of_scheduler = passes * -(-min(warps, -(-threads // 32)) // _SCHEDULERS)
-    cycles = max(of_scheduler * steps * of_step * (tile[0] * tile[1] + 2),
-                 warps * steps * wavefronts, passes * steps * _STEP_CYCLES)
+    issued = of_step * tile[0] * tile[1] + reads + _LOOP
+    cycles = steps * max(of_scheduler * issued, warps * reads * _READ_CYCLES,
+                         passes * (issued + _LATENCY))
     if parts > 1:
         cycles += 2 * _BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
     return Tile(tile[0], tile[1], parts, float(cycles))
