@@ -36,10 +36,9 @@ _SOURCE = Path(__file__).with_name("batched.cl")
 _GROUPS = (1, 2, 4, 8, 16)
 _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
-_MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
-"""Values of `_Memory.parts` in the order in which they are tried; the first that fits is used.
-
-With 0, gradients stay in registers."""
+_MOST_PARTS = tuple((forward, gradient) for gradient in (32, 16, 8, 4, 3, 2, 1, 0)
+                    for forward in (gradient, 1) if forward <= gradient)
+"""Values of `_Memory.parts`; of those that fit, the one with the fewest cycles is used."""
 _SMALL = 1024
 """Maximum number of sums of any layer (samples times units) with which only layer 0 is divided
 among work-groups. Each work-group then computes all samples' values of the layers above, and trains
@@ -97,13 +96,14 @@ class Batched(KernelBackprop):
 class _Memory:
     """Choices of a layout that determine how much shared memory is used.
 
-    parts: maximum number of parts into which the sums of a product are split.
+    parts: maximum numbers of parts into which the sums of a forward product and of a gradient are
+    split; with 0, gradients stay in registers.
     moments: whether Adam's moments, or velocities, are in shared memory.
     buffers: number of buffers for a work-group's share of the inputs of layer 0.
     chunks: number of chunks in which this share is loaded.
     """
 
-    parts: int
+    parts: tuple[int, int]
     moments: bool
     buffers: int
     chunks: int
@@ -187,9 +187,9 @@ class _Layout:
         for layer in self._layers:
             units, chunks = sizes[layer + 1], memory.chunks if layer == 0 else 1
             inputs = self._share[layer] // chunks
-            parts = 0 if chunks > 1 else memory.parts
-            forward = forward_tile(rows, units, inputs, parts, self.threads)
-            gradient = gradient_tile(inputs, units, rows, parts, self.threads)
+            forward_parts, gradient_parts = (0, 0) if chunks > 1 else memory.parts
+            forward = forward_tile(rows, units, inputs, forward_parts, self.threads)
+            gradient = gradient_tile(inputs, units, rows, gradient_parts, self.threads)
             backward = backward_tile(rows, self._share[layer], units, self.threads)
             self._forward.append(forward)
             self._gradient.append(gradient)
@@ -279,15 +279,17 @@ def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) ->
 
 def _fitting(problem: BackpropProblem, groups: int, threads: int,
              limits: Limits) -> _Layout | None:
-    """Return the first layout that fits shared memory; None if there is none."""
+    """Return the best layout of those that fit with the fewest loads; None if there is none."""
     for chunks in (1, 2, 4, 8, 16, 32, 64):
         if chunks > 1 and problem.sizes[0] < 16 * chunks * groups:
             break
         for moments in (True, False):
             for buffers in (2, 1) if chunks == 1 else (2,):
-                for parts in _MOST_PARTS:
-                    layout = _Layout(problem, groups, threads,
-                                     _Memory(parts, moments, buffers, chunks))
-                    if 4 * layout.floats <= limits.shared_bytes_opt_in:
-                        return layout
+                layouts = [_Layout(problem, groups, threads,
+                                   _Memory(parts, moments, buffers, chunks))
+                           for parts in _MOST_PARTS]
+                fitting = [layout for layout in layouts
+                           if 4 * layout.floats <= limits.shared_bytes_opt_in]
+                if fitting:
+                    return min(fitting, key=lambda layout: layout.cycles)
     return None

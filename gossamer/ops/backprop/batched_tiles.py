@@ -103,7 +103,9 @@ def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, in
     steps = -(-depth // parts)
     passes = -(-items // threads)
     warps = -(-items // 32)
-    of_scheduler = passes * -(-min(warps, -(-threads // 32)) // _SCHEDULERS)
+    # the warps of the last pass, which may be few, are divided among the schedulers, too
+    of_scheduler = (-(-threads // (32 * _SCHEDULERS)) * (items // threads)
+                    + -(-(items % threads) // (32 * _SCHEDULERS)))
     issued = of_step * tile[0] * tile[1] + reads + _LOOP
     cycles = steps * max(of_scheduler * issued, warps * reads * _READ_CYCLES,
                          passes * (issued + _LATENCY))
