@@ -29,6 +29,8 @@
 /* what becomes of the sums of a layer */
 #define TAKE_SUMS_0 TAKE_HIDDEN(0, 1)
 #define TAKE_SUMS_1 TAKE_OUTPUTS(1)
+#define TF32 0 /* 1: products are computed by tensor cores in TF32 */
+#define HALVES 0 /* for mma/warp.h: operands are not float16 */
 #define SPLIT 0 /* number of layers that are divided among the work-groups */
 #define THREADS 128 /* work-items of a work-group */
 #define CLUSTER 1 /* work-groups of a group */
@@ -111,6 +113,7 @@
 #include "ptx/cp_async.h"
 #include "ops/backprop/batched_changes.h"
 #include "ops/backprop/batched_products.h"
+#include "ops/backprop/batched_tensor_cores.h"
 
 #define IS_SPLIT(l) ((l) < SPLIT)
 #define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)

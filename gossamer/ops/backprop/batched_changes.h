@@ -129,12 +129,13 @@ INLINE float quotient_by_root(float mean, float square)
     {                                                                              \
         HIDE(item);                                                                \
         const int tile[] = {GRADIENT_##l};                                         \
-        const int tiles_i = CEIL_DIV(inputs, tile[0]), tiles_j = CEIL_DIV(UNITS_##l, tile[1]); \
+        const int tiles_i = CEIL_DIV(inputs, tile[0] * ALONG) * ALONG;             \
+        const int tiles_j = CEIL_DIV(UNITS_##l, tile[1] * ACROSS) * ACROSS;        \
         if (tile[2] > 0) {                                                         \
             float sum[8][8];                                                       \
             clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
             const int tiles = tiles_i * tiles_j * tile[2];                         \
-            Place place = place_of(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
+            Place place = GRADIENT_PLACE(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
             if (item < tiles)                                                      \
                 gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
                               place, tiles_i, tiles_j, GRADIENT_##l);              \
@@ -159,7 +160,7 @@ INLINE float quotient_by_root(float mean, float square)
         } else {                                                                   \
             ROLLED for (int t = item; t < tiles_i * tiles_j; t += THREADS) {       \
                 float sum[8][8];                                                   \
-                Place place = place_of(t, tiles_i, tiles_j, 1);                    \
+                Place place = GRADIENT_PLACE(t, tiles_i, tiles_j, 1);              \
                 clear_tile(sum, tile[0], tile[1]);                                 \
                 gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
                               place, tiles_i, tiles_j, tile[0], tile[1], 1);       \

@@ -37,3 +37,15 @@ INLINE Place place_of(int n, int along, int across, int parts)
     }
     return place;
 }
+
+/* Returns the place of work-item n where a warp computes 8 x 4 tiles of 4 x 8 results together.
+ * along, across: multiples of 8 and of 4. Place.across counts fours of results. */
+INLINE Place place_in_warp(int n, int along, int across, int parts)
+{
+    int lane = n % 32, warp = n / 32;
+    Place place;
+    place.along = warp % (along / 8) * 8 + lane / 4;
+    place.across = warp / (along / 8) % (across / 4) * 8 + 2 * (lane % 4);
+    place.part = warp / (along / 8 * (across / 4));
+    return place;
+}

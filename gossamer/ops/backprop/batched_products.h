@@ -1,23 +1,36 @@
 /* Products of matrices in the shared memory of one work-group. Each work-item has tiles of at most
- * 8 x 8 results, whose sizes are constants. */
+ * 8 x 8 results, whose sizes are constants. With TF32, batched_tensor_cores.h has the functions
+ * forward_product, gradient_tile and backward_product. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined ROWS
 #define THREADS 128 /* work-items of the work-group */
 #define ROWS 8 /* samples */
+#define TF32 0 /* 1: products are computed by tensor cores in TF32 */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of the activation, from its result */
 #endif
 
 #include "dialect/common.h"
 #include "ops/backprop/batched_places.h"
 
+#if TF32
+/* Tiles that a warp computes together, and column n of tile `tile`. */
+#define ALONG 8
+#define ACROSS 4
+#define GRADIENT_PLACE place_in_warp
+#define COLUMN(tile, tiles, n) (4 * (tile) + (n))
+#else
+#define ALONG 1
+#define ACROSS 1
+#define GRADIENT_PLACE place_of
 /* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is
  * the same for a multiple n of 4, but at most the last four of `columns` columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \
               : LESSER(COLUMN(tile, tiles, n), CEIL_DIV(columns, 4) * 4 - 4))
+#endif
 
 /* Loops that are not unrolled, or by four, so that registers hold one or four of their steps. */
 #ifdef __CUDACC__
@@ -60,6 +73,43 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
     ((slice) == (stride) ? (b) * (stride) + (j)                                    \
                          : (j) / (slice) * (ROWS * (slice)) + (b) * (slice) + (j) % (slice))
 
+/* Returns four sums of `parts` numbers that are `size` floats apart. */
+INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts)
+{
+    float4 sum = SHARED_LOAD4(from);
+    BY_FOUR for (int part = 1; part < parts; part++) {
+        float4 more = SHARED_LOAD4(from + part * size);
+        sum.x += more.x;
+        sum.y += more.y;
+        sum.z += more.z;
+        sum.w += more.w;
+    }
+    return sum;
+}
+
+/* Adds up `parts` arrays of `size` floats. */
+INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to, int size,
+                      int parts, int item)
+{
+    ROLLED for (int n = 4 * item; n < size; n += 4 * THREADS)
+        SHARED_STORE4(to + n, sum_of_parts(from + n, size, parts));
+}
+
+/* Stores a tile of gradient_tile in rows of `stride` floats. */
+INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int stride, int inputs,
+                                int units, Place place, int tiles_i, int tiles_j, int tile_i,
+                                int tile_j)
+{
+    UNROLL for (int m = 0; m < tile_i; m++)
+        UNROLL for (int n = 0; n < tile_j; n += 4) {
+            int i = COLUMN(place.along, tiles_i, m), j = COLUMN(place.across, tiles_j, n);
+            if (i < inputs && j < units)
+                SHARED_STORE4(to + i * stride + j, MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2],
+                                                         sum[m][n + 3]));
+        }
+}
+
+#if !TF32
 /* sums[b][j] = sum of in[b][i] * weights[i][j]. The sum over i is divided into `parts` of `size`
  * floats, which are stored one after the other. With `add` the sums are added to.
  *
@@ -108,28 +158,6 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
     }
 }
 
-/* Returns four sums of `parts` numbers that are `size` floats apart. */
-INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts)
-{
-    float4 sum = SHARED_LOAD4(from);
-    BY_FOUR for (int part = 1; part < parts; part++) {
-        float4 more = SHARED_LOAD4(from + part * size);
-        sum.x += more.x;
-        sum.y += more.y;
-        sum.z += more.z;
-        sum.w += more.w;
-    }
-    return sum;
-}
-
-/* Adds up `parts` arrays of `size` floats. */
-INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to, int size,
-                      int parts, int item)
-{
-    ROLLED for (int n = 4 * item; n < size; n += 4 * THREADS)
-        SHARED_STORE4(to + n, sum_of_parts(from + n, size, parts));
-}
-
 /* Adds to sum[m][n] the sum of in[b][i] * errors[b][j] over every `parts`th sample b from `part`
  * on, where i is column m of tile_i columns, and j column n of tile_j.
  *
@@ -159,20 +187,6 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
             UNROLL for (int n = 0; n < tile_j; n++)
                 sum[m][n] = FMA(a[m], error[n], sum[m][n]);
     }
-}
-
-/* Stores a tile of gradient_tile in rows of `stride` floats. */
-INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int stride, int inputs,
-                                int units, Place place, int tiles_i, int tiles_j, int tile_i,
-                                int tile_j)
-{
-    UNROLL for (int m = 0; m < tile_i; m++)
-        UNROLL for (int n = 0; n < tile_j; n += 4) {
-            int i = COLUMN(place.along, tiles_i, m), j = COLUMN(place.across, tiles_j, n);
-            if (i < inputs && j < units)
-                SHARED_STORE4(to + i * stride + j, MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2],
-                                                         sum[m][n + 3]));
-        }
 }
 
 /* to[b][i] = slope of in[b][i] * sum of errors[b][j] * weights[i][j], and 0 for i >= units.
@@ -214,3 +228,4 @@ INLINE void backward_product(const SHARED_POINTER float *errors,
             }
     }
 }
+#endif
