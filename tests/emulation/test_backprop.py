@@ -89,6 +89,9 @@ BATCHED = {
         BackpropProblem((33, 20, 9, 3), 9, 11, batch=3, adam=True, weighted=True, networks=2),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
     "online": (BackpropProblem((33, 20, 3), 9, 40), _DECAY, {"groups": 8, "threads": 64}),
+    "many outputs": (
+        BackpropProblem((24, 9, 33), 9, 30, "relu", "cross_entropy", 12), _DECAY,
+        {"groups": 2, "threads": 64}),
     "one layer": (
         BackpropProblem((24, 9), 9, 30, "sigmoid", "squared_error", 12), _NO_DECAY,
         {"groups": 2, "threads": 64}),

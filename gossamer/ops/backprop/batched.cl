@@ -297,6 +297,27 @@
     }                                                                              \
     BARRIER();
 
+/* Computes of a sample's sums of outputs: the largest, the sum of exponentials of their differences
+ * to it, and the factor of these exponentials in errors, which is the sum of targets / sum. */
+#if SOFTMAX
+INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float *target,
+                       float *largest, float *factor, float *sum)
+{
+    float wanted = 0.0f;
+    *largest = -INFINITY;
+    *sum = 0.0f;
+    for (int k = 0; k < OUTPUTS; k++)
+        *largest = MAXIMUM(z[k], *largest);
+    for (int k = 0; k < OUTPUTS; k++) {
+        *sum += exp(z[k] - *largest);
+        wanted += target[k];
+    }
+    *factor = wanted / *sum;
+}
+/* Few outputs: each error's work-item computes this, instead of waiting for one that does. */
+#define FEW_OUTPUTS (OUTPUTS <= 32)
+#endif
+
 /* Gathers the errors of a layer's units, which are the inputs of the next layer, from the
  * work-groups that own some: a warp reads from one of them, and each work-group begins with
  * another one. */
@@ -435,18 +456,13 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
         SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
 #endif
-#if SOFTMAX
+#if SOFTMAX && !FEW_OUTPUTS
         ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
-            SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
-            float largest = -INFINITY, sum = 0.0f, wanted = 0.0f;
-            for (int k = 0; k < OUTPUTS; k++)
-                largest = MAXIMUM(z[k], largest);
-            for (int k = 0; k < OUTPUTS; k++) {
-                sum += exp(z[k] - largest);
-                wanted += target[m * OUTPUTS + k];
-            }
+            float largest, factor, sum;
+            softmax_of(pool + Z_AT + m * OUTPUT_STRIDE, target + m * OUTPUTS, &largest, &factor,
+                       &sum);
             pool[STATISTIC_AT + 3 * m] = largest;
-            pool[STATISTIC_AT + 3 * m + 1] = wanted / sum;
+            pool[STATISTIC_AT + 3 * m + 1] = factor;
             pool[STATISTIC_AT + 3 * m + 2] = sum;
         }
         BARRIER();
@@ -457,8 +473,19 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             if (k < OUTPUTS && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
-                error = FMA(exp(z - pool[STATISTIC_AT + 3 * m]), pool[STATISTIC_AT + 3 * m + 1],
-                            -t);
+#if FEW_OUTPUTS
+                float largest, factor, sum;
+                softmax_of(pool + Z_AT + m * OUTPUT_STRIDE, target + m * OUTPUTS, &largest,
+                           &factor, &sum);
+                if (k == 0) { /* for the loss */
+                    pool[STATISTIC_AT + 3 * m] = largest;
+                    pool[STATISTIC_AT + 3 * m + 2] = sum;
+                }
+#else
+                float largest = pool[STATISTIC_AT + 3 * m];
+                float factor = pool[STATISTIC_AT + 3 * m + 1];
+#endif
+                error = FMA(exp(z - largest), factor, -t);
 #else
                 float y = ACTIVATE_OUTPUT(z);
                 error = (y - t) * OUTPUT_SLOPE(y);
@@ -486,8 +513,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
         LOWER(BACKWARD)
 
-        /* losses, by work-items that neither go first nor make other work-groups wait */
-        ROLLED for (int m = (item + THREADS / 4) % THREADS; m < MINE && first_mine + m < count;
+        /* losses, by work-items with few weights, which do not make other work-groups wait */
+        ROLLED for (int m = (item + THREADS / 2 - 32) % THREADS; m < MINE && first_mine + m < count;
                     m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
             SHARED_POINTER const float *t = target + m * OUTPUTS;

@@ -95,7 +95,8 @@ INLINE float quotient_by_root(float mean, float square)
  * unit j and input first + i, and of the next three units, to `gradient`. Moments in the workspace
  * are loaded AHEAD at once. */
 #define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
-    ROLLED for (int begin = item; begin < (inputs) * FOURS(UNITS_##l); begin += AHEAD * THREADS) { \
+    ROLLED for (int begin = FIRST_CHANGE(l); begin < (inputs) * FOURS(UNITS_##l);  \
+                begin += AHEAD * THREADS) {                                        \
         float4 means[AHEAD], squares[AHEAD];                                       \
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = begin + ahead * THREADS;                                       \
@@ -117,6 +118,9 @@ INLINE float quotient_by_root(float mean, float square)
             }                                                                      \
         }                                                                          \
     }
+/* The first change of a work-item: the last ones, which have fewer weights of layer 0, begin with
+ * the other layers. */
+#define FIRST_CHANGE(l) ((l) == 0 ? item : THREADS - 1 - item)
 #if MOMENTS && !MOMENTS_SHARED
 #define AHEAD 4
 #else
