@@ -154,7 +154,8 @@ def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [1, 2])
-@pytest.mark.parametrize("case", [*PIPELINE, *BATCHED, *TF32, "all warps of a scheduler make records"])
+@pytest.mark.parametrize("case", [*PIPELINE, *BATCHED, *TF32,
+                                  "all warps of a scheduler make records"])
 def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) -> None:
     check(emulate("plain", schedule), *CASES[case])
 
