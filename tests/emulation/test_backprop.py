@@ -15,6 +15,7 @@ from gossamer.ops.backprop.per_step import PerStep
 from gossamer.ops.backprop.persistent import Persistent
 from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.ops.weights import Weights
+from gossamer.train import MLP
 from tests.emulation.device import Emulate, EmulatedDevice
 from tests.ops.harness import run_variant
 from tests.tolerances import normalised_error, tolerance
@@ -167,6 +168,14 @@ def test_batches_in_little_shared_memory(emulate: Emulate, groups: int, shared_b
     problem = BackpropProblem((96, 6, 3), 9, 20, "relu", "cross_entropy", 8, adam=True)
     device = emulate("bounds", shared_bytes_opt_in=shared_bytes)
     check(device, Batched(), problem, (0.01, 0.0, 0.1), {"groups": groups})
+
+
+def test_a_network_trains_in_tf32_where_it_is_allowed(emulate: Emulate) -> None:
+    x = np.random.default_rng(0).standard_normal((60, 12)).astype(np.float32)
+    weights = [MLP(hidden=9, batch=20, epochs=2, patience=None, optimiser="sgd", device=emulate(),
+                   algorithm="batched", precision=precision).fit(x, x[:, 0] > 0).coefs_[0]
+               for precision in ("fp32", "tf32")]
+    assert 1e-6 < normalised_error(weights[1], weights[0]) <= tolerance("backprop", "tf32")
 
 
 def test_it_comes_first_where_there_are_tensor_cores(emulate: Emulate) -> None:
