@@ -162,8 +162,8 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
  * on, where i is column m of tile_i columns, and j column n of tile_j.
  *
  * length, stride: floats of a row of `in` and of `errors`.
- * inputs, units: numbers of i and of j. place: tile along i and across j, and first sample b. tiles_i,
- * tiles_j: numbers of tiles. */
+ * inputs, units: numbers of i and of j. place: tile along i and across j, and first sample b.
+ * tiles_i, tiles_j: numbers of tiles. */
 INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
                           Place place, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts)
@@ -172,7 +172,8 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
     UNROLL for (int m = 0; m < tile_i; m += 4)
         next_in[m / 4] = in + place.part * length + LOADED_COLUMN(place.along, tiles_i, m, inputs);
     UNROLL for (int n = 0; n < tile_j; n += 4)
-        next_errors[n / 4] = errors + place.part * stride + LOADED_COLUMN(place.across, tiles_j, n, units);
+        next_errors[n / 4] = errors + place.part * stride
+                             + LOADED_COLUMN(place.across, tiles_j, n, units);
     ROLLED for (int b = place.part; b < ROWS; b += parts) {
         float a[8], error[8];
         UNROLL for (int m = 0; m < tile_i; m += 4) {
