@@ -25,6 +25,7 @@ from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.columns import IMPUTES, CellRules
 from gossamer.train.data.samples import TASKS, DataShape
+from gossamer.train.loop.algorithm_choice import TRAINING_PRECISIONS
 from gossamer.train.loop.checkpoint import OtherSettings
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS, Settings, factor
 from gossamer.train.mlp import device_of
@@ -131,6 +132,9 @@ def train(
     effort: Annotated[str | None, typer.Option(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
              "choose without timing).")] = None,
+    precision: Annotated[str | None, typer.Option(
+        help=f"Lowest precision allowed: {', '.join(TRAINING_PRECISIONS)} (default: "
+             f"{TRAINING_PRECISIONS[0]}).")] = None,
     sweep: Annotated[str | None, typer.Option(
         "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: a "
                                         ".json file, or JSON such as '{\"hidden\": [50, 100]}', "
@@ -168,7 +172,7 @@ def train(
         "loss": loss, "momentum": momentum, "standardise": standardise,
         "weight_decay": weight_decay, "schedule": _schedule(schedule),
         "initial": initial, "target_error": target_error, "shuffle": shuffle, "seed": seed,
-        "effort": effort}
+        "effort": effort, "precision": precision}
     make = MLP.published if published or demo else MLP
     mlp = make(device=training_device, **{
         **(DEMO if demo else {}),
@@ -286,6 +290,7 @@ def _check_settings(mlp: MLP) -> None:
     """Raise InputError for an impossible setting; the message names the option."""
     if mlp.effort is not None:
         arguments.check_choice("--effort", mlp.effort, EFFORTS)
+    arguments.check_choice("--precision", mlp.precision, TRAINING_PRECISIONS)
     units = ",".join(map(str, mlp.sizes))
     if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "

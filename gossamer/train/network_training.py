@@ -67,7 +67,7 @@ class NetworkTraining:
     settings: how the network is trained.
     split: index of its samples among the sweep's splits.
     device: device that trains, or the argument of find() that names it.
-    effort, algorithm: arguments of choose(), which selects the algorithm.
+    effort, algorithm, precision: arguments of choose(), which selects the algorithm.
     epochs: number of epochs at which training pauses.
     state: the training state; None before training begins.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
@@ -82,6 +82,7 @@ class NetworkTraining:
     device: str | Device | None
     effort: str | None
     algorithm: str | None
+    precision: str
     epochs: int
     state: TrainState | None = None
     checkpointer: Checkpointer | None = None
@@ -176,7 +177,7 @@ def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split],
     loop = TrainLoop(
         states, of_each[0].data, [split.rows for split in of_each], device, first.effort,
         first.algorithm, None if validation_data is None
-        else lambda state: TrainedNetwork.of(state).validated(validation_data))
+        else lambda state: TrainedNetwork.of(state).validated(validation_data), first.precision)
     throttle = Throttle()
     try:
         while loop.active:

@@ -298,7 +298,7 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
             networks += [
                 _Network(index, None if folds is None else fold, type(mlp)(**mlp.get_params()),
                          NetworkTraining(settings, split, where, mlp.effort, mlp.algorithm,
-                                         settings.epochs))
+                                         mlp.precision, settings.epochs))
                 for fold, (settings, split) in enumerate(data.of(mlp, mlp_device))]
         except InputError as error:
             # keep the error's class: errors of arrays are ValueErrors, too

@@ -120,7 +120,7 @@ class SweepWorkers:
         groups: dict[Any, _Job] = {}
         for training in trainings:
             key = (training.problem(self._splits), id(self._splits[training.split].data),
-                   training.device, training.effort, training.algorithm)
+                   training.device, training.effort, training.algorithm, training.precision)
             groups.setdefault(key, []).append(training)
         jobs = []
         for group in groups.values():

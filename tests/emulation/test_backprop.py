@@ -15,6 +15,7 @@ from gossamer.ops.backprop.per_step import PerStep
 from gossamer.ops.backprop.persistent import Persistent
 from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.ops.weights import Weights
+from gossamer.train import MLP
 from tests.emulation.device import Emulate, EmulatedDevice
 from tests.ops.harness import run_variant
 from tests.tolerances import normalised_error, tolerance
@@ -89,11 +90,27 @@ BATCHED = {
         BackpropProblem((33, 20, 9, 3), 9, 11, batch=3, adam=True, weighted=True, networks=2),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
     "online": (BackpropProblem((33, 20, 3), 9, 40), _DECAY, {"groups": 8, "threads": 64}),
+    "many outputs": (
+        BackpropProblem((24, 9, 33), 9, 30, "relu", "cross_entropy", 12), _DECAY,
+        {"groups": 2, "threads": 64}),
     "one layer": (
         BackpropProblem((24, 9), 9, 30, "sigmoid", "squared_error", 12), _NO_DECAY,
         {"groups": 2, "threads": 64}),
 }
+TF32: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object]]] = {
+    "TF32, tiles of warps that end beyond samples, inputs and units": (
+        BackpropProblem((45, 70, 21, 5), 9, 90, "relu", "cross_entropy", 40), _DECAY,
+        {"groups": 4, "threads": 128}),
+    "TF32, a group of one, parts of sums": (
+        BackpropProblem((21, 9, 7, 4), 9, 22, "tanh", "cross_entropy", 12, velocity=True,
+                        networks=2), _DECAY, {"groups": 1, "threads": 256}),
+    "TF32, more tiles than warps": (
+        BackpropProblem((70, 66, 2), 9, 16, "sigmoid", "squared_error", 8), _DECAY,
+        {"groups": 1, "threads": 64}),
+}
 CASES = {**{name: (Batched(), *case) for name, case in BATCHED.items()},
+         **{name: (Batched(), problem, settings, {"precision": "tf32", **config})
+            for name, (problem, settings, config) in TF32.items()},
          **{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
          **{name: (Blocked(), problem, settings, {"form": "pipeline_mma", **config})
             for name, (problem, settings, config) in MMA.items()},
@@ -114,9 +131,9 @@ def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.
 
 def trained(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
             inputs: list[np.ndarray], config: dict[str, object]) -> list[np.ndarray]:
-    """Return the outputs of the first variant that has these config entries."""
-    variant = next(variant for variant in algorithm.variants(problem, device)
-                   if config.items() <= dict(variant.config).items())
+    """Return the outputs of the first variant that has these config entries and this precision."""
+    variant = next(variant for variant in algorithm.variants(problem, device) if (
+        config.items() <= {**dict(variant.config), "precision": variant.precision}.items()))
     return run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
                        inputs)
 
@@ -127,7 +144,8 @@ def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem
     inputs = inputs_of(problem, settings)
     actual = trained(device, algorithm, problem, inputs, config)
     for y, r in zip(actual, reference(problem, inputs, {}), strict=True):
-        assert normalised_error(y, r) <= tolerance("backprop")
+        assert normalised_error(y, r) <= tolerance("backprop",
+                                                   str(config.get("precision", "fp32")))
 
 
 @pytest.mark.parametrize("mode", ["races", "bounds"])
@@ -137,7 +155,8 @@ def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [1, 2])
-@pytest.mark.parametrize("case", [*PIPELINE, *BATCHED, "all warps of a scheduler make records"])
+@pytest.mark.parametrize("case", [*PIPELINE, *BATCHED, *TF32,
+                                  "all warps of a scheduler make records"])
 def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) -> None:
     check(emulate("plain", schedule), *CASES[case])
 
@@ -149,6 +168,14 @@ def test_batches_in_little_shared_memory(emulate: Emulate, groups: int, shared_b
     problem = BackpropProblem((96, 6, 3), 9, 20, "relu", "cross_entropy", 8, adam=True)
     device = emulate("bounds", shared_bytes_opt_in=shared_bytes)
     check(device, Batched(), problem, (0.01, 0.0, 0.1), {"groups": groups})
+
+
+def test_a_network_trains_in_tf32_where_it_is_allowed(emulate: Emulate) -> None:
+    x = np.random.default_rng(0).standard_normal((60, 12)).astype(np.float32)
+    weights = [MLP(hidden=9, batch=20, epochs=2, patience=None, optimiser="sgd", device=emulate(),
+                   algorithm="batched", precision=precision).fit(x, x[:, 0] > 0).coefs_[0]
+               for precision in ("fp32", "tf32")]
+    assert 1e-6 < normalised_error(weights[1], weights[0]) <= tolerance("backprop", "tf32")
 
 
 def test_it_comes_first_where_there_are_tensor_cores(emulate: Emulate) -> None:

@@ -32,6 +32,8 @@
 /* what is computed from the sums of a layer */
 #define TAKE_SUMS_0 TAKE_HIDDEN(0, 1)
 #define TAKE_SUMS_1 TAKE_OUTPUTS(1)
+#define TF32 0 /* 1: products are computed by tensor cores in TF32 */
+#define HALVES 0 /* for mma/warp.h: operands are not float16 */
 #define SPLIT 0 /* number of layers that are divided among the work-groups */
 #define THREADS 128 /* work-items of a work-group */
 #define CLUSTER 1 /* work-groups of a group */
@@ -114,6 +116,7 @@
 #include "ptx/cp_async.h"
 #include "ops/backprop/batched_changes.h"
 #include "ops/backprop/batched_products.h"
+#include "ops/backprop/batched_tensor_cores.h"
 
 #define IS_SPLIT(l) ((l) < SPLIT)
 #define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)
@@ -301,9 +304,30 @@
     }                                                                              \
     BARRIER();
 
-/* Gathers the errors of a layer's units from the work-groups that own these units as inputs of the
- * next layer. Neighbouring work-items read from the same owner. Different work-groups begin with
- * different owners, so that not all read from the same one at once. */
+/* Computes of a sample's sums of outputs: the largest, the sum of exponentials of their differences
+ * to it, and the factor of these exponentials in errors, which is the sum of targets / sum. */
+#if SOFTMAX
+INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float *target,
+                       float *largest, float *factor, float *sum)
+{
+    float wanted = 0.0f;
+    *largest = -INFINITY;
+    *sum = 0.0f;
+    for (int k = 0; k < OUTPUTS; k++)
+        *largest = MAXIMUM(z[k], *largest);
+    for (int k = 0; k < OUTPUTS; k++) {
+        *sum += exp(z[k] - *largest);
+        wanted += target[k];
+    }
+    *factor = wanted / *sum;
+}
+/* Few outputs: each error's work-item computes this, instead of waiting for one that does. */
+#define FEW_OUTPUTS (OUTPUTS <= 32)
+#endif
+
+/* Gathers the errors of a layer's units, which are the inputs of the next layer, from the
+ * work-groups that own some: a warp reads from one of them, and each work-group begins with
+ * another one. */
 #define GATHER(l, next)                                                            \
     {                                                                              \
         const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
@@ -439,18 +463,13 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
         SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
 #endif
-#if SOFTMAX
+#if SOFTMAX && !FEW_OUTPUTS
         ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
-            SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
-            float largest = -INFINITY, sum = 0.0f, wanted = 0.0f;
-            for (int k = 0; k < OUTPUTS; k++)
-                largest = MAXIMUM(z[k], largest);
-            for (int k = 0; k < OUTPUTS; k++) {
-                sum += exp(z[k] - largest);
-                wanted += target[m * OUTPUTS + k];
-            }
+            float largest, factor, sum;
+            softmax_of(pool + Z_AT + m * OUTPUT_STRIDE, target + m * OUTPUTS, &largest, &factor,
+                       &sum);
             pool[STATISTIC_AT + 3 * m] = largest;
-            pool[STATISTIC_AT + 3 * m + 1] = wanted / sum;
+            pool[STATISTIC_AT + 3 * m + 1] = factor;
             pool[STATISTIC_AT + 3 * m + 2] = sum;
         }
         BARRIER();
@@ -461,8 +480,19 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
             if (k < OUTPUTS && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
-                error = FMA(exp(z - pool[STATISTIC_AT + 3 * m]), pool[STATISTIC_AT + 3 * m + 1],
-                            -t);
+#if FEW_OUTPUTS
+                float largest, factor, sum;
+                softmax_of(pool + Z_AT + m * OUTPUT_STRIDE, target + m * OUTPUTS, &largest,
+                           &factor, &sum);
+                if (k == 0) { /* for the loss */
+                    pool[STATISTIC_AT + 3 * m] = largest;
+                    pool[STATISTIC_AT + 3 * m + 2] = sum;
+                }
+#else
+                float largest = pool[STATISTIC_AT + 3 * m];
+                float factor = pool[STATISTIC_AT + 3 * m + 1];
+#endif
+                error = FMA(exp(z - largest), factor, -t);
 #else
                 float y = ACTIVATE_OUTPUT(z);
                 error = (y - t) * OUTPUT_SLOPE(y);
@@ -490,9 +520,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
         LOWER(BACKWARD)
 
-        /* Losses are computed here because no other work-group waits at this point, and not by the
-         * first work-items, which have the most other work. */
-        ROLLED for (int m = (item + THREADS / 4) % THREADS; m < MINE && first_mine + m < count;
+        /* losses, by work-items with few weights, which do not make other work-groups wait */
+        ROLLED for (int m = (item + THREADS / 2 - 32) % THREADS; m < MINE && first_mine + m < count;
                     m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;
             SHARED_POINTER const float *t = target + m * OUTPUTS;

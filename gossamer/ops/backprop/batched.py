@@ -12,7 +12,8 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import UnsupportedError
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.backprop.batched_tiles import Tile, backward_tile, forward_tile, gradient_tile
+from gossamer.ops.backprop import batched_tiles, batched_warp_tiles
+from gossamer.ops.backprop.batched_tiles import DIRECT_ROWS, Tile
 from gossamer.ops.backprop.kernels import (
     LOSSES,
     ORDER,
@@ -36,10 +37,9 @@ _SOURCE = Path(__file__).with_name("batched.cl")
 _GROUPS = (1, 2, 4, 8, 16)
 _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
-_MOST_PARTS = (32, 16, 8, 4, 3, 2, 1, 0)
-"""Values of `_Memory.parts`, in the order in which they are tried until shared memory suffices.
-
-With 0, gradients stay in registers."""
+_MOST_PARTS = tuple((forward, gradient) for gradient in (32, 16, 8, 4, 3, 2, 1, 0)
+                    for forward in (gradient, 1) if forward <= gradient)
+"""Values of `_Memory.parts`; of those that fit, the one with the fewest cycles is used."""
 _SMALL = 1024
 """Limit on samples x units of the largest layer. Up to it, only layer 0 is divided among
 work-groups, and each work-group computes the layers above for all samples, with its own copy of
@@ -49,9 +49,9 @@ their weights."""
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The inputs of each layer are divided among the work-groups of a group, and each work-group keeps
-    the weights of its inputs in shared memory. The upper layers of a small network are not divided.
-    A group of several work-groups is a cluster.
+    The inputs of each layer, except the upper layers of a small network, are divided among the
+    work-groups of a group; each work-group keeps the weights of its inputs in shared memory. A
+    group of several work-groups is a cluster. In TF32, tensor cores compute the products.
     """
 
     name = "batched"
@@ -62,29 +62,31 @@ class Batched(KernelBackprop):
         most = max(_group_sizes(device.limits))
         if problem.networks * most > _LARGEST_GRID:
             return f"it supports at most {_LARGEST_GRID // most} networks"
-        if not _layouts_of(problem, device):
+        if not _layouts_of(problem, device, "fp32"):
             return ("the weights, sums and samples of a group of at most "
                     f"{most} work-groups need more than the "
                     f"{device.limits.shared_bytes_opt_in} bytes of shared memory of each")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        for layout in _layouts_of(problem, device):
-            yield Variant((("groups", layout.groups), ("threads", layout.threads)),
-                          problem.inputs, problem.outputs,
-                          workspace=problem.networks * layout.workspace)
+        for precision in ("fp32", "tf32"):
+            for layout in _layouts_of(problem, device, precision):
+                yield Variant((("groups", layout.groups), ("threads", layout.threads)),
+                              problem.inputs, problem.outputs, precision,
+                              workspace=problem.networks * layout.workspace)
 
     def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
                 device: Device) -> State:
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
-        layout = next((each for each in _layouts_of(problem, device) if (
+        layout = next((each for each in _layouts_of(problem, device, variant.precision) if (
             each.groups, each.threads) == (variant["groups"], variant["threads"])), None)
         if layout is None:
             raise UnsupportedError(f"{self.name}: {variant.config_text} does not fit {device.name}")
         kernel = device.compile(KernelSource.of(
             _SOURCE, "batched", layout.macros, dynamic_shared=True,
-            architectures=("sm_90" if layout.groups > 1 else "sm_75", "sm_100")))
+            architectures=("sm_90" if layout.groups > 1 else
+                           "sm_80" if variant.precision == "tf32" else "sm_75", "sm_100")))
         numbers = (X, TARGETS, ORDER, SETTINGS, PARAMETERS,
                    *((SAMPLE_WEIGHTS,) if problem.weighted else ()))
         return State(problem, variant, device, [Launch(
@@ -97,13 +99,14 @@ class Batched(KernelBackprop):
 class _Memory:
     """Choices of a layout that determine how much shared memory is used.
 
-    parts: maximum number of parts into which the sums of a product are split.
+    parts: maximum numbers of parts into which the sums of a forward product and of a gradient are
+    split; with 0, gradients stay in registers.
     moments: whether Adam's moments, or velocities, are in shared memory.
     buffers: number of buffers for a work-group's share of the inputs of layer 0.
     chunks: number of chunks in which this share is loaded.
     """
 
-    parts: int
+    parts: tuple[int, int]
     moments: bool
     buffers: int
     chunks: int
@@ -119,13 +122,14 @@ class _Layout:
     workspace: bytes of the workspace per network.
     """
 
-    def __init__(self, problem: BackpropProblem, groups: int, threads: int,
-                 memory: _Memory) -> None:
+    def __init__(self, problem: BackpropProblem, groups: int, threads: int, memory: _Memory,
+                 precision: str) -> None:
         self.groups, self.threads, self._memory = groups, threads, memory
+        self._precision = precision
         sizes, batch = problem.sizes, min(problem.batch, max(problem.samples, 1))
         self._layers = range(len(sizes) - 1)
         self._batch = batch
-        self._rows = rows = rounded_up(batch, 8) if batch > 4 else batch
+        self._rows = rows = rounded_up(batch, 8) if batch > DIRECT_ROWS else batch
         replicated = groups > 1 and batch * max(sizes[1:]) <= _SMALL
         self._split = 0 if groups == 1 else 1 if replicated and len(sizes) > 2 else len(sizes) - 1
         by_samples = groups > 1 and self._split == len(sizes) - 1
@@ -163,6 +167,7 @@ class _Layout:
             "OUTPUT_STRIDE": self._stride[-1],
             "OUTPUT_ERROR_AT": self.macros[f"D_AT_{layers[-1]}"],
             "MOMENTS": self._moments, "MOMENTS_SHARED": int(shared_moments == self._moments),
+            "TF32": int(self._precision == "tf32"), "HALVES": 0,
             "WEIGHTED": int(problem.weighted), "COUNT": problem.weight_count,
             "PARAMETERS": problem.parameter_count, "CHUNKS": memory.chunks, "CHUNK": self._chunk,
             "BUFFERS": memory.buffers, "WIDE": int(sizes[0] % 4 == 0), "FLOATS": self.floats,
@@ -182,15 +187,16 @@ class _Layout:
 
     def _choose_tiles(self, sizes: tuple[int, ...]) -> None:
         memory, rows = self._memory, self._rows
+        tiles = batched_warp_tiles if self._precision == "tf32" else batched_tiles
         self._forward: list[Tile] = []
         self._gradient: list[Tile] = []
         for layer in self._layers:
             units, chunks = sizes[layer + 1], memory.chunks if layer == 0 else 1
             inputs = self._share[layer] // chunks
-            parts = 0 if chunks > 1 else memory.parts
-            forward = forward_tile(rows, units, inputs, parts, self.threads)
-            gradient = gradient_tile(inputs, units, rows, parts, self.threads)
-            backward = backward_tile(rows, self._share[layer], units, self.threads)
+            forward_parts, gradient_parts = (0, 0) if chunks > 1 else memory.parts
+            forward = tiles.forward_tile(rows, units, inputs, forward_parts, self.threads)
+            gradient = tiles.gradient_tile(inputs, units, rows, gradient_parts, self.threads)
+            backward = tiles.backward_tile(rows, self._share[layer], units, self.threads)
             self._forward.append(forward)
             self._gradient.append(gradient)
             self.cycles += chunks * (forward.cycles + gradient.cycles)
@@ -250,24 +256,30 @@ def _group_sizes(limits: Limits) -> list[int]:
     return [groups for groups in _GROUPS if groups <= max(1, limits.cluster)]
 
 
-def _layouts_of(problem: BackpropProblem, device: Device) -> list[_Layout]:
-    """Return the layouts that fit the device, in increasing order of expected time."""
+def _layouts_of(problem: BackpropProblem, device: Device, precision: str) -> list[_Layout]:
+    """Return the layouts that fit the device, in increasing order of expected times.
+
+    In TF32 there are none for fewer samples than the eight terms of a product of tensor cores.
+    """
     batch = min(problem.batch, max(problem.samples, 1))
+    if precision == "tf32" and (batch <= DIRECT_ROWS or not device.limits.mma):
+        return []
     layouts = _layouts(BackpropProblem(
         problem.sizes, batch, batch, problem.activation, problem.loss, batch, problem.velocity,
-        adam=problem.adam, output=problem.output, weighted=problem.weighted), device.limits)
+        adam=problem.adam, output=problem.output, weighted=problem.weighted), device.limits,
+        precision)
     return sorted(layouts, key=lambda layout: _expected_time(layout, problem, device.limits))
 
 
 @lru_cache(maxsize=64)
-def _layouts(update: BackpropProblem, limits: Limits) -> list[_Layout]:
-    """Return the layouts that fit, for the batch size of `update`.
+def _layouts(update: BackpropProblem, limits: Limits, precision: str) -> list[_Layout]:
+    """Return the layouts for networks that are trained by updates of this batch size.
 
     They do not depend on the numbers of samples and networks.
     """
     return [layout for groups in _group_sizes(limits) for threads in _THREADS
             if threads <= limits.work_group_size
-            and (layout := _fitting(update, groups, threads, limits)) is not None]
+            and (layout := _fitting(update, groups, threads, limits, precision)) is not None]
 
 
 def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) -> float:
@@ -279,17 +291,19 @@ def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) ->
     return -(-problem.networks // at_once) * layout.cycles * (1 + 32 / layout.threads)
 
 
-def _fitting(problem: BackpropProblem, groups: int, threads: int,
-             limits: Limits) -> _Layout | None:
-    """Return the first layout that fits shared memory; None if there is none."""
+def _fitting(problem: BackpropProblem, groups: int, threads: int, limits: Limits,
+             precision: str) -> _Layout | None:
+    """Return the best layout of those that fit with the fewest loads; None if there is none."""
     for chunks in (1, 2, 4, 8, 16, 32, 64):
         if chunks > 1 and problem.sizes[0] < 16 * chunks * groups:
             break
         for moments in (True, False):
             for buffers in (2, 1) if chunks == 1 else (2,):
-                for parts in _MOST_PARTS:
-                    layout = _Layout(problem, groups, threads,
-                                     _Memory(parts, moments, buffers, chunks))
-                    if 4 * layout.floats <= limits.shared_bytes_opt_in:
-                        return layout
+                layouts = [_Layout(problem, groups, threads,
+                                   _Memory(parts, moments, buffers, chunks), precision)
+                           for parts in _MOST_PARTS]
+                fitting = [layout for layout in layouts
+                           if 4 * layout.floats <= limits.shared_bytes_opt_in]
+                if fitting:
+                    return min(fitting, key=lambda layout: layout.cycles)
     return None

@@ -97,12 +97,13 @@ INLINE float quotient_by_root(float mean, float square)
  * gradients of input first + i and units j to j + 3 to `gradient`. A work-item loads the moments of
  * AHEAD x 4 weights before it updates these weights, which overlaps loads from the workspace. */
 #define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
-    ROLLED for (int begin = item; begin < (inputs) * FOURS(UNITS_##l); begin += AHEAD * THREADS) { \
+    ROLLED for (int begin = FIRST_CHANGE(l); begin < (inputs) * FOURS(UNITS_##l);  \
+                begin += AHEAD * THREADS) {                                        \
         float4 means[AHEAD], squares[AHEAD];                                       \
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = begin + ahead * THREADS;                                       \
             int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean;            \
+            MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f), square = mean; \
             if (n < (inputs) * FOURS(UNITS_##l))                                   \
                 LOAD_MOMENTS(W_AT_##l + ((first) + i) * STRIDE_##l + j);           \
             means[ahead] = mean;                                                   \
@@ -111,7 +112,7 @@ INLINE float quotient_by_root(float mean, float square)
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = begin + ahead * THREADS;                                       \
             int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
-            MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];                   \
+            MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];      \
             if (n < (inputs) * FOURS(UNITS_##l)) {                                 \
                 float4 gradient = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                   \
                 SUM_GRADIENT                                                       \
@@ -119,6 +120,9 @@ INLINE float quotient_by_root(float mean, float square)
             }                                                                      \
         }                                                                          \
     }
+/* The first change of a work-item: the last ones, which have fewer weights of layer 0, begin with
+ * the other layers. */
+#define FIRST_CHANGE(l) ((l) == 0 ? item : THREADS - 1 - item)
 #if MOMENTS && !MOMENTS_SHARED
 #define AHEAD 4
 #else
@@ -132,19 +136,21 @@ INLINE float quotient_by_root(float mean, float square)
     {                                                                              \
         HIDE(item);                                                                \
         const int tile[] = {GRADIENT_##l};                                         \
-        const int tiles_i = CEIL_DIV(inputs, tile[0]), tiles_j = CEIL_DIV(UNITS_##l, tile[1]); \
+        const int tiles_i = CEIL_DIV(inputs, tile[0] * ALONG) * ALONG;             \
+        const int tiles_j = CEIL_DIV(UNITS_##l, tile[1] * ACROSS) * ACROSS;        \
         if (tile[2] > 0) {                                                         \
             float sum[8][8];                                                       \
-            clear_tile(sum, tile[0], tile[1]); /* else registers would hold sum all the time */ \
-            int t = item % (tiles_i * tiles_j), part = item / (tiles_i * tiles_j); \
-            if (part < tile[2])                                                    \
+            clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
+            const int tiles = tiles_i * tiles_j * tile[2];                         \
+            Place place = GRADIENT_PLACE(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
+            if (item < tiles)                                                      \
                 gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
-                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, GRADIENT_##l, part); \
+                              place, tiles_i, tiles_j, GRADIENT_##l);              \
             BARRIER();                                                             \
-            if (part < tile[2])                                                    \
-                store_gradient_tile(sum, pool + D_AT_##l + part * (inputs) * STRIDE_##l,   \
-                                    STRIDE_##l, inputs, UNITS_##l, t % tiles_i, t / tiles_i, \
-                                    tiles_i, tiles_j, GRADIENT_##l);               \
+            if (item < tiles)                                                      \
+                store_gradient_tile(sum, pool + D_AT_##l + place.part * (inputs) * STRIDE_##l, \
+                                    STRIDE_##l, inputs, UNITS_##l, place, tiles_i, tiles_j, \
+                                    tile[0], tile[1]);                             \
             BARRIER();                                                             \
             AFTER_PRODUCT                                                          \
             CHANGE_ALL(l, first, inputs,                                           \
@@ -161,17 +167,18 @@ INLINE float quotient_by_root(float mean, float square)
         } else {                                                                   \
             ROLLED for (int t = item; t < tiles_i * tiles_j; t += THREADS) {       \
                 float sum[8][8];                                                   \
+                Place place = GRADIENT_PLACE(t, tiles_i, tiles_j, 1);              \
                 clear_tile(sum, tile[0], tile[1]);                                 \
                 gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, inputs, UNITS_##l, \
-                              t % tiles_i, t / tiles_i, tiles_i, tiles_j, tile[0], tile[1], 1, 0); \
+                              place, tiles_i, tiles_j, tile[0], tile[1], 1);       \
                 UNROLL for (int m = 0; m < tile[0]; m++)                           \
                     UNROLL for (int n = 0; n < tile[1]; n += 4) {                  \
-                        int i = COLUMN(t % tiles_i, tiles_i, m);                   \
-                        int j = COLUMN(t / tiles_i, tiles_j, n);                   \
+                        int i = COLUMN(place.along, tiles_i, m);                   \
+                        int j = COLUMN(place.across, tiles_j, n);                  \
                         int at = W_AT_##l + ((first) + i) * STRIDE_##l + j;        \
                         float4 gradient = MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], \
                                                 sum[m][n + 3]);                    \
-                        MAYBE_UNUSED float4 mean = gradient, square = gradient;                 \
+                        MAYBE_UNUSED float4 mean = gradient, square = gradient;    \
                         if (i < (inputs) && j < UNITS_##l) {                       \
                             LOAD_MOMENTS(at);                                      \
                             CHANGE4(l, (first) + i, at)                            \

@@ -7,13 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-_SCHEDULERS = 4
-_STEP_CYCLES = 40
-"""Minimum cycles per iteration of a product's loop, because of the latency of shared memory."""
-_BARRIER_CYCLES = 60
+SCHEDULERS = 4
+_LATENCY = 40
+"""Cycles that a warp waits for shared memory in an iteration of a product's loop."""
+_LOOP = 6
+"""Instructions of a product's loop that neither multiply nor read."""
+_READ_CYCLES = 2
+"""Cycles of shared memory that a warp's read of four words takes; see place_of in
+batched_products.h."""
+BARRIER_CYCLES = 60
 _CHANGE_CYCLES = 40
 """Cycles that a warp scheduler needs to update four weights in each work-item of a warp."""
-_DIRECT_ROWS = 4
+DIRECT_ROWS = 4
 """Maximum number of samples for which the gradient is computed without tiles."""
 
 
@@ -40,8 +45,8 @@ class Tile:
 @lru_cache(maxsize=4096)
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
-    return _best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
-                       4 * (0.75 * tile[0] + 0.5 * tile[1]))
+    return best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
+                       tile[0] + tile[1])
                  for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
                  for parts in range(1, max(1, min(most_parts, -(-inputs // 4))) + 1))
 
@@ -53,27 +58,33 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
     `parts` is 0 if no tiles are used. It is -1 if the sums are not split and each work-item updates
     the weights of one or more tiles.
     """
-    changes = -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
-    if rows <= _DIRECT_ROWS:
+    changes = change_cycles(inputs, units, threads)
+    if rows <= DIRECT_ROWS:
         return Tile(4, 4, 0, changes * (1 + 0.2 * rows))
     found = []
     for tile in (tile for tile in _tiles(threads) if min(tile) >= 4):
         items = -(-inputs // tile[0]) * -(-units // tile[1])
         for parts in range(1, max(most_parts, 1) + 1):
-            best = _tile(inputs, units, rows, 1, tile, parts, threads, 0.625 * (tile[0] + tile[1]))
+            of_parts = _tile(inputs, units, rows, 1, tile, parts, threads,
+                             (tile[0] + tile[1]) / 4)
             if most_parts and parts * items <= threads:
-                found.append(replace(best, cycles=best.cycles + changes))
+                found.append(replace(of_parts, cycles=of_parts.cycles + changes))
             elif parts == 1:
-                found.append(replace(best, parts=-1, cycles=best.cycles + 1.5 * changes))
-    return _best(found)
+                found.append(replace(of_parts, parts=-1, cycles=of_parts.cycles + 1.5 * changes))
+    return best(found)
 
 
 @lru_cache(maxsize=4096)
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
     """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
-    return _best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
-                       3 * (tile[0] + tile[1]))
+    return best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
+                       tile[0] + tile[1])
                  for tile in _tiles(threads) if rows % tile[0] == 0)
+
+
+def change_cycles(inputs: int, units: int, threads: int) -> int:
+    """Return cycles that a layer's change of weights takes."""
+    return -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
 
 
 def _tiles(threads: int) -> list[tuple[int, int]]:
@@ -82,25 +93,29 @@ def _tiles(threads: int) -> list[tuple[int, int]]:
     return [(m, n) for m, n in itertools.product((1, 2, 4, 8), repeat=2) if m * n <= most]
 
 
-def _best(tiles: Iterable[Tile]) -> Tile:
+def best(tiles: Iterable[Tile]) -> Tile:
+    """Return the tile with the fewest expected cycles."""
     return min(tiles, key=lambda tile: tile.cycles)
 
 
 def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, int], parts: int,
-          threads: int, wavefronts: float) -> Tile:
+          threads: int, reads: float) -> Tile:
     """Return a tile with its expected cycles.
 
     depth: iterations of a product's loop if sums are not split.
     of_step: multiply-adds per result and iteration.
-    wavefronts: shared-memory wavefronts per warp and iteration.
+    reads: reads of four words in an iteration.
     """
     items = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
     steps = -(-depth // parts)
     passes = -(-items // threads)
     warps = -(-items // 32)
-    of_scheduler = passes * -(-min(warps, -(-threads // 32)) // _SCHEDULERS)
-    cycles = max(of_scheduler * steps * of_step * (tile[0] * tile[1] + 2),
-                 warps * steps * wavefronts, passes * steps * _STEP_CYCLES)
+    # the warps of the last pass, which may be few, are divided among the schedulers, too
+    of_scheduler = (-(-threads // (32 * SCHEDULERS)) * (items // threads)
+                    + -(-(items % threads) // (32 * SCHEDULERS)))
+    issued = of_step * tile[0] * tile[1] + reads + _LOOP
+    cycles = steps * max(of_scheduler * issued, warps * reads * _READ_CYCLES,
+                         passes * (issued + _LATENCY))
     if parts > 1:
-        cycles += 2 * _BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
+        cycles += 2 * BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
     return Tile(tile[0], tile[1], parts, float(cycles))

@@ -10,7 +10,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
 from gossamer.measure import SLACK
-from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
@@ -19,6 +19,8 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
 
+TRAINING_PRECISIONS = ("fp32", "tf32")
+"""The precisions in which some algorithm trains, from the most to the least precise."""
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
 """Lower and upper bound of the number of samples in a measured launch. The number is a power of
 two, rounded down to a multiple of the batch size, so that epochs of many lengths share one
@@ -38,23 +40,32 @@ class AlgorithmChoice:
 
     config: the fastest config; None if nothing was measured.
     samples: maximum number of samples in one launch.
+    precision: the least precise of TRAINING_PRECISIONS that is allowed; that of the fastest variant
+    if variants were measured.
     """
 
     device: Device
     algorithm: Algorithm
     config: tuple[tuple[str, int | str], ...] | None
     samples: int
+    precision: str = "fp32"
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Return the float32 variant with the config, else the first float32 variant."""
-        variants = [variant for variant in self.algorithm.variants(problem, self.device)
-                    if variant.precision == "fp32"]
+        """Return the variant with the config, else the first.
+
+        It has the least precise allowed precision of the algorithm's variants.
+        """
+        variants = list(self.algorithm.variants(problem, self.device))
+        allowed = PRECISIONS[:PRECISIONS.index(self.precision) + 1]
+        precision = max((variant.precision for variant in variants
+                         if variant.precision in allowed), key=allowed.index)
+        variants = [variant for variant in variants if variant.precision == precision]
         return next((variant for variant in variants if variant.config == self.config),
                     variants[0])
 
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
-           algorithm: str | None) -> AlgorithmChoice:
+           algorithm: str | None, precision: str = "fp32") -> AlgorithmChoice:
     """Choose the device, the algorithm and the config for a training.
 
     If no algorithm of the device can train the problem, the host is used, with a warning.
@@ -62,8 +73,11 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     effort: effort at which the algorithms are measured to find the fastest; with None, the first
     algorithm of _expected() is used.
     algorithm: name of the algorithm to use; None allows all algorithms.
-    Raises InputError for an unknown effort or algorithm, or if the named algorithm cannot train
-    the problem. Raises UnsupportedError if no algorithm can train it on the host either.
+    precision: the least precise of TRAINING_PRECISIONS that is allowed. If it is not used though
+    nothing was measured, a warning says so.
+    Raises InputError for an unknown effort, algorithm or precision, or if the named algorithm
+    cannot train the problem. Raises UnsupportedError if no algorithm can train it on the host
+    either.
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
@@ -71,7 +85,9 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
         raise InputError(f"effort {effort!r}: {one_of(effort, EFFORTS)}")
     if algorithm is not None and algorithm not in names:
         raise InputError(f"algorithm {algorithm!r}: {one_of(algorithm, names)}")
-    choices, reasons = _supporting(problem, device)
+    if precision not in TRAINING_PRECISIONS:
+        raise InputError(f"precision {precision!r}: {one_of(precision, TRAINING_PRECISIONS)}")
+    choices, reasons = _supporting(problem, device, precision)
     if algorithm is not None:
         choices = [choice for choice in choices if choice.algorithm.name == algorithm]
         if not choices:
@@ -80,7 +96,7 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     elif not choices:
         host = find("host")
         reason_text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        choices, _ = _supporting(problem, host)
+        choices, _ = _supporting(problem, host, precision)
         if not choices:
             raise UnsupportedError(f"no algorithm can train {problem.describe()}: {reason_text}")
         warnings.warn(
@@ -91,6 +107,8 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
         return _fastest(problem, choices, effort)
     if algorithm is None:
         _tell_of_slow_processor(choices[0])
+    if precision != "fp32":
+        _tell_of_unused_precision(problem, choices[0])
     return choices[0]
 
 
@@ -108,6 +126,16 @@ def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
                       GossamerWarning, stacklevel=5)
 
 
+def _tell_of_unused_precision(problem: BackpropProblem, choice: AlgorithmChoice) -> None:
+    """Warn if the allowed precision is not used."""
+    used = choice.variant(problem.of_samples(choice.samples)).precision
+    if used != choice.precision:
+        warnings.warn(f"precision {choice.precision!r} is not used: {choice.algorithm.name} on "
+                      f"{choice.device.name} trains {problem.describe()} in {used}; only batched, "
+                      "on NVIDIA GPUs with tensor cores for TF32, trains batches of more than 4 "
+                      "samples in tf32", GossamerWarning, stacklevel=5)
+
+
 def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Return the choices sorted by expected speed, fastest first.
@@ -123,8 +151,8 @@ def _expected(problem: BackpropProblem,
     return sorted(choices, key=is_later)
 
 
-def _supporting(problem: BackpropProblem,
-                device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
+def _supporting(problem: BackpropProblem, device: Device,
+                precision: str) -> tuple[list[AlgorithmChoice], dict[str, str]]:
     """Return the possible choices, and why other algorithms cannot train.
 
     Each choice has the longest launches that its algorithm supports. The keys of the reasons are
@@ -136,7 +164,7 @@ def _supporting(problem: BackpropProblem,
         for samples in _lengths(problem):
             reason = algorithm.supports(problem.of_samples(samples), device)
             if reason is None:
-                choices.append(AlgorithmChoice(device, algorithm, None, samples))
+                choices.append(AlgorithmChoice(device, algorithm, None, samples, precision))
                 break
             reasons[algorithm.name] = reason
         else:
@@ -173,13 +201,14 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
                   if choice.algorithm.supports(measured, device) is None]
     if not measurable:
         return choices[0]
-    candidates = Tuner(device, effort).measure(
+    candidates = Tuner(device, effort, precision=choices[0].precision).measure(
         layer, [choice.algorithm for choice in measurable], device)
     working = usable(layer, candidates, device)
     least = min(candidate.cost for candidate in working)
     fastest = next(candidate for candidate in working if candidate.cost <= (1 + SLACK) * least)
     length = next(choice.samples for choice in choices if choice.algorithm is fastest.algorithm)
-    return AlgorithmChoice(device, fastest.algorithm, fastest.variant.config, length)
+    return AlgorithmChoice(device, fastest.algorithm, fastest.variant.config, length,
+                           fastest.variant.precision)
 
 
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:

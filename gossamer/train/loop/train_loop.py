@@ -60,13 +60,13 @@ class TrainLoop:
     states: the training state of each network, which the loop updates.
     data: samples of all networks.
     rows: for each state, the indices of the rows of `data` that it is trained on.
-    effort, algorithm: arguments of choose(), which selects the algorithm.
+    effort, algorithm, precision: arguments of choose(), which selects the algorithm.
     validate: function that validates a state after each epoch; None without validation data.
     """
 
     def __init__(self, states: Sequence[TrainState], data: Samples, rows: Sequence[np.ndarray],
                  device: Device, effort: str | None = None, algorithm: str | None = None,
-                 validate: Validate | None = None) -> None:
+                 validate: Validate | None = None, precision: str = "fp32") -> None:
         self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states),
                                                   data.weights is not None)
         self._validate = validate
@@ -75,7 +75,7 @@ class TrainLoop:
         self._in_order = np.stack([slot.rows for slot in self._slots])
         self._settings = np.full((len(states), 3), np.nan, np.float32)
         decay = any(state.settings.weight_decay for state in states)
-        choice = choose(self.problem.like(data.x, decay), device, effort, algorithm)
+        choice = choose(self.problem.like(data.x, decay), device, effort, algorithm, precision)
         self._trainer = Trainer(self.problem, data,
                                 np.stack([state.parameters for state in states]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
-from gossamer.errors import GossamerWarning
+from gossamer.errors import GossamerWarning, InputError
 from gossamer.ops.backprop import host, host_updates
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import DENSITIES, BackpropProblem
@@ -46,6 +46,30 @@ PUBLISHED = (1024, 32, 10)
 def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
                           expected: tuple[str, str | None]) -> None:
     assert _chosen(RecordingDevice(), sizes, settings) == expected
+
+
+def test_tf32_where_it_is_allowed() -> None:
+    problem = BackpropProblem((784, 100, 10), 6000, 5990, batch=200, adam=True)
+    choice = choose(problem, RecordingDevice(), None, None, "tf32")
+    assert choice.variant(problem).precision == "tf32"
+    assert choice.variant(problem.of_samples(3)).precision == "fp32"
+    assert choose(problem, RecordingDevice(), None, None).variant(problem).precision == "fp32"
+
+
+@pytest.mark.parametrize(("trained_on", "batch", "name"), [
+    (RecordingDevice(), 1, "batched"), (find("host"), 200, "numpy")])
+def test_a_warning_says_that_tf32_is_not_used(trained_on: Device, batch: int, name: str) -> None:
+    problem = BackpropProblem((784, 100, 10), 6000, 6000, batch=batch, adam=True)
+    with pytest.warns(GossamerWarning, match=f"'tf32' is not used: {name} on .* in fp32"):
+        choice = choose(problem, trained_on, None, None, "tf32")
+    assert choice.variant(problem).precision == "fp32"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "TF32", None])
+def test_other_precisions_are_refused(precision: Any) -> None:
+    x, y = np.eye(4), np.arange(4)
+    with pytest.raises(InputError, match=f"precision {precision!r}: expected .*fp32.*tf32"):
+        MLP(device="host", precision=precision).fit(x, y)
 
 
 @pytest.mark.parametrize(("sizes", "settings", "expected"), [

@@ -9,6 +9,8 @@
 
 #include "dialect/common.h"
 
+#ifdef __CUDACC__
+
 /* cvt.rn.f16x2: returns two numbers as 16-bit floats, the first in the lower half. */
 [[maybe_unused]] INLINE uint two_halves(float first, float second)
 {
@@ -48,7 +50,7 @@
 /* mma.sync.m16n8k16 (TF32: m16n8k8): multiplies a 16 x 16 (TF32: 16 x 8) tile of weights by 8
  * columns of the other operand and adds the products to sum. A lane holds rows lane / 4 and lane /
  * 4 + 8 of the result, each in columns 2 (lane % 4) and 2 (lane % 4) + 1. */
-INLINE void mma_sync(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
+[[maybe_unused]] INLINE void mma_sync(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -62,3 +64,4 @@ INLINE void mma_sync(float (&sum)[4], const uint4 &weights, uint lower, uint upp
         : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
 #endif
 }
+#endif
