@@ -18,7 +18,7 @@ INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int
  * index of its first value. */
 template <int count, class Rewrite> INLINE void in_fours(float (&values)[count], Rewrite rewrite)
 {
-    UNROLL for (int v = 0; v < count; v += 4) {
+    UNROLL for (int v = 0; v + 3 < count; v += 4) {
         float4 four = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
         rewrite(four, v);
         values[v] = four.x;
@@ -27,6 +27,17 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
         values[v + 3] = four.w;
     }
 }
+
+/* A function that applies the epilogue (ops/epilogue.h) to 8, 4, 2 or 1 neighbours: by fours, or one
+ * by one where there are fewer. channel, index: those of the first neighbour. */
+#define EPILOGUE_OF(count, channel, index)                  \
+    [&](float (&values)[count]) {                           \
+        in_fours(values, [&](float4 &four, int v) {         \
+            EPILOGUE4(four, (channel) + v, (index) + v)     \
+        });                                                 \
+        UNROLL for (int v = 0; v < (count) % 4; v++)        \
+            EPILOGUE(values[v], (channel) + v, (index) + v) \
+    }
 
 /* Stores 8, 4, 2 or 1 values as 16-bit floats, or 4, 2 or 1 as floats, at a multiple of their bytes.
  */
@@ -50,4 +61,17 @@ template <class Real, int count> INLINE void store_neighbours(Real *to, const fl
         STORE_HALF(to, 0, values[0]);
     else
         *to = values[0];
+}
+
+/* Takes `count` neighbours from a lane's sums as take_neighbours does, gives them to the epilogue,
+ * and stores them if `stored`. Only the store is conditional, so that loads for other sums need not
+ * wait for a branch. */
+template <int count, class Real, class Epilogue>
+INLINE void store_sums(Real *to, bool stored, const float (*tiles)[4], int half, Epilogue epilogue)
+{
+    float values[count];
+    take_neighbours(values, tiles, half);
+    epilogue(values);
+    if (stored)
+        store_neighbours(to, values);
 }
