@@ -198,6 +198,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     return KernelSource.of(_SOURCE, "implicit_gemm", {
         **macros,
         "HALVES": int(precision == "fp16"),
+        "TF32": 1,
         "POINTWISE": int(_reads_pixels(problem, variant)),
         "AT_ONCE": _values_at_once(problem, variant),
         "LOADS": int(not copies(problem, precision, variant.inputs[0].layout)),
