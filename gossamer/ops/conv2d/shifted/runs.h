@@ -17,7 +17,7 @@
  * of a slice for all pairs of remainders, then those of the next slice.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
+ * is a line of mma/lines.h. With fewer chunks the
  * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
  * pieces later, so that the chunks of a place are in different banks. */
 
@@ -40,18 +40,14 @@
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/wgmma.h"
+#include "mma/lines.h"
 #include "mma/ring.h"
 
 #define CHUNKS (SLICE / 8)
 #define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define COPY_WARPS 3        /* warps that copy runs */
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1)) /* WARPGROUPS multiply, and one copies */
-#define BARRIERS_BYTES 1024
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
-
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
 
 /* The kernel parameters that describe places, and the values of a Geometry from them. */
 #define GEOMETRY_PARAMETERS                                                                     \
@@ -91,7 +87,7 @@ struct Geometry {
     int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
     int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
     int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
-    uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
+    uint first_to = LINES ? piece_offset(first_line, chunk)
                           : (chunk * its.run_pieces + first_line) << 4;
     /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
      * step_columns columns of pixels, and of step_from elements of x. */
@@ -134,7 +130,7 @@ struct Geometry {
                         cp_async_16(to, source, inside ? 16 : 0);
                         cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
                                     inside && has_upper ? 16 : 0);
-                        to += LINE_STEP * (LINES ? 128 : 16);
+                        to += LINE_STEP * (LINES ? LINE : 16);
                         column += step_columns;
                         row += step_rows;
                         from += step_from;
