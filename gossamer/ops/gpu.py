@@ -1,4 +1,4 @@
-"""Rates of NVIDIA GPUs, and a model that estimates the time of a launch.
+"""Rates of NVIDIA GPUs, a model that estimates the time of a launch, and what tensor cores need.
 
 Algorithms sort their tiles by the estimated times. The rates were fitted to times of tensor core
 kernels on an H200. On other devices they are less accurate. This affects only the order in which
@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gossamer.device.base import Device
 from gossamer.device.limits import Limits
+from gossamer.ops.algorithm import Problem
 from gossamer.ops.peak_rates import H200_UNIT
+from gossamer.ops.strided import cannot_compile
 
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the multiprocessors under load, in MHz."""
@@ -22,8 +25,12 @@ REGISTERS = 65536
 """Number of registers per multiprocessor."""
 COPIED = 51.4
 """Bytes per cycle that a multiprocessor copies from the L2 cache to shared memory."""
+_COPIES = 8
+"""Copies that a multiprocessor starts per cycle; a rule of thumb."""
 BEGIN = 2000
 """Cycles that a work-group needs to start and to load its first operands."""
+TILE = 245
+"""Cycles of a tile that overlap neither with its products nor with its copies."""
 _START_US = 1.9
 """Overhead of a launch in microseconds: the time before the first work-group starts and the time
 after the last one has stored its results."""
@@ -43,6 +50,18 @@ eight clusters of 12 or 15 work-groups took as long as two waves, and seven clus
 one."""
 
 
+def without_tensor_cores(problem: Problem, device: Device, *, wgmma: bool = False) -> str | None:
+    """Return why tensor cores cannot compute a problem in float16 or TF32; None if they can.
+
+    wgmma: True if they have to read operands from shared memory.
+    """
+    if wgmma and not device.limits.wgmma:
+        return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
+    if not device.limits.mma:
+        return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+    return cannot_compile(problem, device)
+
+
 def groups_per_unit(shared_bytes: int, limits: Limits, most: int) -> int:
     """Return the number of work-groups that fit on a multiprocessor at once.
 
@@ -50,6 +69,14 @@ def groups_per_unit(shared_bytes: int, limits: Limits, most: int) -> int:
     """
     fitting = (limits.shared_bytes_opt_in + RESERVED_BYTES) // (shared_bytes + RESERVED_BYTES)
     return max(1, min(most, fitting))
+
+
+def copy_rate(at_once: int) -> float:
+    """Return the bytes per cycle that a multiprocessor copies to shared memory.
+
+    at_once: size of a copy in bytes, 4, 8 or 16.
+    """
+    return min(COPIED, _COPIES * at_once)
 
 
 def product_cycles(sums: float, k_bytes: float, wgmma: bool) -> float:

@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.strided import cannot_compile
 from gossamer.tensor import TensorSpec
 
 Sizes = TypeVar("Sizes")
@@ -27,13 +25,6 @@ def config_of(sizes: Any) -> tuple[tuple[str, int | str], ...]:
 def sizes_of(kind: type[Sizes], variant: Variant) -> Sizes:
     """Return a variant's config as a dataclass of type `kind`."""
     return kind(**dict(variant.config))
-
-
-def without_tensor_cores(problem: Conv2dProblem, device: Device) -> str | None:
-    """Return why tensor cores cannot compute a problem in float16 or TF32; None if they can."""
-    if not device.limits.mma:
-        return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-    return cannot_compile(problem, device)
 
 
 def window_macros(problem: Conv2dProblem) -> dict[str, int]:
@@ -72,6 +63,20 @@ def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
     padded[:, :weights.shape[1]] = weights
     by_block = padded.reshape(len(weights), blocks, lanes, *weights.shape[2:])
     return np.ascontiguousarray(by_block.transpose(0, 1, 4, 3, 2))
+
+
+def in_lane_order(weights: np.ndarray, fragments: int, axis: int = 0) -> np.ndarray:
+    """Return weights with output channels in an order that gives each lane neighbouring channels.
+
+    In the results of tensor cores, lane q of the four lanes that share a row has columns 2 q and
+    2 q + 1 of each fragment of 8 columns. In each block of `fragments` fragments, column
+    8 f + 2 q + j is therefore channel 2 fragments q + 2 f + j, with j 0 or 1.
+
+    axis: the axis of output channels, a multiple of 8 fragments.
+    """
+    before, after = weights.shape[:axis], weights.shape[axis + 1:]
+    blocks = weights.reshape(*before, -1, 4, fragments, 2, *after)
+    return blocks.swapaxes(axis + 1, axis + 2).reshape(weights.shape)
 
 
 def channels_in_memory(spec: TensorSpec) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,16 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, State, Variant
+from gossamer.ops.conv2d.common import config_of, sizes_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
-from gossamer.ops.gpu import LaunchWork, groups_per_unit, product_cycles
+from gossamer.ops.gpu import LaunchWork, groups_per_unit, product_cycles, without_tensor_cores
 from gossamer.ops.image import given_arguments, image_macros, makes_image
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
-from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("convolution_pool.cu")
@@ -51,12 +51,12 @@ class ConvolutionPoolMma(FusionAlgorithm):
         return convolution_pool_of(problem) is not None
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 (sm_80 or newer)"
+        if (reason := without_tensor_cores(problem, device)) is not None:
+            return reason
         layers = convolution_pool_of(problem)
         if layers is None:
             return "needs a first convolution followed by max pooling"
-        if (reason := cannot_compile(problem, device) or reason_unfused(layers)) is not None:
+        if (reason := reason_unfused(layers)) is not None:
             return reason
         if not tilings(layers.convolution, layers.pool, device.limits):
             return "the tiles do not fit shared memory or registers"
@@ -69,7 +69,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
             x = x.with_format(layout="NCHW")
         y = problem.outputs[0].with_format(layout="NHWC", dtype="float16")
         for tiling in tilings(layers.convolution, layers.pool, device.limits):
-            yield Variant(tuple(asdict(tiling.tile).items()), (x,), (y,), "fp16")
+            yield Variant(config_of(tiling.tile), (x,), (y,), "fp16")
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return _tiling(problem, variant).expected_us(device.limits)
@@ -110,8 +110,7 @@ def _layers(problem: FusionProblem) -> ConvolutionPool:
 
 def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
     layers = _layers(problem)
-    return PoolTiling(layers.convolution, layers.pool,
-                      PoolTile(**{key: int(value) for key, value in variant.config}))
+    return PoolTiling(layers.convolution, layers.pool, sizes_of(PoolTile, variant))
 
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:

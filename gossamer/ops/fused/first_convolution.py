@@ -6,10 +6,10 @@ few_channels_mma.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -46,11 +46,7 @@ class FirstConvolutionMma(FusionAlgorithm):
         return _CONVOLUTION.supports(_parts(problem)[1], device)
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        return self.variants_in(problem, device, PRECISIONS)
-
-    def variants_in(self, problem: FusionProblem, device: Device,
-                    precisions: Sequence[str]) -> Iterator[Variant]:
-        for variant in _CONVOLUTION.variants_in(_parts(problem)[1], device, precisions):
+        for variant in _CONVOLUTION.variants(_parts(problem)[1], device):
             yield Variant(variant.config, (problem.inputs[0], *variant.inputs[1:]),
                           variant.outputs, variant.precision)
 

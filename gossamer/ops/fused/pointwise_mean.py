@@ -20,9 +20,15 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, is_image_mean
-from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles
+from gossamer.ops.gpu import (
+    COPIED,
+    LaunchWork,
+    groups_per_unit,
+    product_cycles,
+    without_tensor_cores,
+)
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.strided import layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -60,9 +66,7 @@ class PointwiseMean(FusionAlgorithm):
                 and problem.sources[1] == ((0, 0),))
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := without_tensor_cores(problem, device)) is not None:
             return reason
         if len(problem.parts) != 2 or not self.recognises(problem):
             return "needs a 1x1 convolution followed by the mean over its image"

@@ -39,6 +39,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/lines.h"
 #include "mma/neighbours.h"
 #include "mma/ring.h"
 #include "mma/warpgroup.h"
@@ -49,21 +50,17 @@
 #define COPIERS 96 /* work-items that copy pixels */
 #define SLICES (WIDE / 64) /* slices of `wide` */
 #define INPUT_BYTES (TILE * CHANNELS * 2)
-#define SLOT_BYTES (TILE * 128)
+#define SLOT_BYTES (TILE * LINE)
+#define GROUP_BYTES (64 * LINE) /* bytes of 64 lines */
 #define FIRST_BYTES (64 * CHANNELS * 2) /* bytes of the first convolution's weights in a stage */
 #define STAGE_BYTES (FIRST_BYTES + 64 * OUT_CHANNELS * 2)
 #define PARTS (OUT_CHANNELS / 64) /* parts of y, each of 64 channels */
-#define BARRIERS_BYTES 1024
-
-struct ALIGNED(1024) Memory {
-    uint4 vectors[64];
-};
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
     const HALF *x, const uint4 *RESTRICT weights, HALF *RESTRICT wide, HALF *RESTRICT y,
     int pixels FIRST_EPILOGUE_PARAMETERS SECOND_EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_SHARED(Memory, memory)
+    DYNAMIC_SHARED(Lines, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), tiles = CEIL_DIV(pixels, TILE), first_tile = GROUP_ID(0);
     int step_tiles = GROUP_COUNT(0);
@@ -95,13 +92,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         }
         pdl_wait();
         int copier = item - 32 * 9;
-        /* Copies 64 channels of a tile's pixels from `channel` on, as lines of 128 bytes. */
+        /* Copies 64 channels of a tile's pixels from `channel` on, as lines. */
         auto copy_lines = [&](uint target, const HALF *from, int tile, int channels, int channel) {
             UNROLL_BY(2) for (int vector = copier; vector < TILE * 8; vector += COPIERS) {
                 int line = vector / 8, chunk = vector % 8, pixel = tile * TILE + line;
                 int at = pixel < pixels ? pixel * channels + channel + chunk * 8 : 0;
-                cp_async_16(target + line * 128 + ((chunk ^ line % 8) << 4), from + at,
-                              pixel < pixels ? 16 : 0);
+                cp_async_16(target + piece_offset(line, chunk), from + at, pixel < pixels ? 16 : 0);
             }
         };
         for (int tile = first_tile; tile < tiles; tile += step_tiles) {
@@ -131,18 +127,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         float results[PARTS][8][4] = {};
         consumer_wait(input);
         fence_proxy_async();
-        uint own = inputs + input.slot * INPUT_BYTES + group * (64 * 128);
+        uint own = inputs + input.slot * INPUT_BYTES + group * GROUP_BYTES;
         rewind(stage);
         for (int slice = 0; slice < SLICES; slice++) {
             uint kept = stages + stage.slot * STAGE_BYTES;
             consumer_wait(stage);
-            float sums[8][4] = {};
-            wgmma_fence();
-            UNROLL for (int channel = 0; channel < CHANNELS; channel += 16)
-                wgmma(sums,
-                      matrix_descriptor(own + channel / 64 * SLOT_BYTES) + channel % 64 / 8,
-                      tile_descriptor(kept, 64, 8) + channel / 8 * 64);
-            wgmma_commit_group();
+            float sums[1][8][4] = {};
+            start_products<1, CHANNELS / 16>(
+                sums, [&](int, int step) {
+                    return matrix_descriptor(own + step / 4 * SLOT_BYTES) + step % 4 * 2;
+                },
+                [&](int, int step) { return tile_descriptor(kept, 64, 8) + step * 128; });
             wgmma_wait_group<0>();
             if (slice > 0) {
                 if (ADDS)
@@ -169,7 +164,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                         int pixel = first_pixel + half * 8;
                         int channel = slice * 64 + vector * 8;
                         float values[8];
-                        take_neighbours(values, sums + block * 4, half);
+                        take_neighbours(values, sums[0] + block * 4, half);
                         in_fours(values, [&](float4 &four, int v) {
                             FIRST_EPILOGUE4(four, channel + v, at + v)
                         });
@@ -180,14 +175,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             }
             fence_proxy_async();
             warpgroup_barrier(group);
-            uint lines = slots + slot.slot * SLOT_BYTES + group * (64 * 128);
-            wgmma_fence();
-            UNROLL for (int part = 0; part < PARTS; part++)
-                UNROLL for (int step = 0; step < 4; step++)
-                    wgmma(results[part], matrix_descriptor(lines) + step * 2,
-                          tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
-                              + step * 128);
-            wgmma_commit_group();
+            uint lines = slots + slot.slot * SLOT_BYTES + group * GROUP_BYTES;
+            start_products<PARTS, 4>(
+                results, [&](int, int step) { return matrix_descriptor(lines) + step * 2; },
+                [&](int part, int step) {
+                    return tile_descriptor(kept + FIRST_BYTES + part * GROUP_BYTES, 64, 8)
+                           + step * 128;
+                });
             advance(slot);
             advance(stage);
         }
@@ -201,13 +195,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                     int pixel = first_pixel + half * 8;
                     int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
                     int at = pixel * OUT_CHANNELS + channel;
-                    float values[8];
-                    take_neighbours(values, results[part] + block * 4, half);
-                    in_fours(values, [&](float4 &four, int v) {
-                        SECOND_EPILOGUE4(four, channel + v, at + v)
-                    });
-                    if (pixel < pixels)
-                        store_neighbours(y + at, values);
+                    store_sums<8>(y + at, pixel < pixels, results[part] + block * 4, half,
+                                  [&](float (&values)[8]) {
+                                      in_fours(values, [&](float4 &four, int v) {
+                                          SECOND_EPILOGUE4(four, channel + v, at + v)
+                                      });
+                                  });
                 }
     }
 }

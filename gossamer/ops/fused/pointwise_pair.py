@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,14 @@ from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.common import config_of, in_lane_order, rounded, sizes_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, is_product
-from gossamer.ops.gpu import COPIED, LaunchWork, product_cycles
+from gossamer.ops.gpu import COPIED, LaunchWork, product_cycles, without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.strided import layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
@@ -43,12 +44,12 @@ class PointwisePairMma(FusionAlgorithm):
         return pointwise_pair_of(problem) is not None
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
-        if not device.limits.wgmma:
-            return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
+        if (reason := without_tensor_cores(problem, device, wgmma=True)) is not None:
+            return reason
         pair = pointwise_pair_of(problem)
         if pair is None:
             return "needs two 1x1 convolutions with many channels between them"
-        if (reason := cannot_compile(problem, device) or reason_unfused(pair)) is not None:
+        if (reason := reason_unfused(pair)) is not None:
             return reason
         if not tilings(pair, device.limits):
             return (f"{pair.first.channels} and {pair.second.out_channels} channels of 128 pixels "
@@ -57,7 +58,7 @@ class PointwisePairMma(FusionAlgorithm):
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
         for tiling in tilings(_pair(problem), device.limits):
-            (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tiling.tile).items()))
+            (plain,) = layout_variants(problem, ("NHWC",), config_of(tiling.tile))
             yield plain.as_fp16
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
@@ -92,8 +93,7 @@ def _pair(problem: FusionProblem) -> PointwisePair:
 
 
 def _tiling(problem: FusionProblem, variant: Variant) -> PairTiling:
-    return PairTiling(_pair(problem), PairTile(
-        **{key: int(value) for key, value in variant.config}))
+    return PairTiling(_pair(problem), sizes_of(PairTile, variant))
 
 
 def _macros(tiling: PairTiling) -> dict[str, object]:
@@ -117,18 +117,16 @@ def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
     In each slice, the first layer's weights come first, as (input channels / 8, 64 lines, 8 input
     channels). The second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels
-    of the slice). Each line belongs to one output channel of its layer. Of every 32 lines, line
-    8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring
-    channels.
+    of the slice). Each line belongs to one output channel of its layer, in the order of
+    `in_lane_order`.
     """
-    first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
-    # axes: slice, block, lane % 4, fragment, value of a pair; then the input channels
-    ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
-    slices = len(ordered)
-    parts = second.reshape(-1, 2, 4, 4, 2, slices, 8, 8).transpose(5, 0, 6, 1, 3, 2, 4, 7)
-    with np.errstate(over="ignore"):
-        return np.concatenate([ordered.reshape(slices, -1), parts.reshape(slices, -1)],
-                              axis=1).astype(np.float16)
+    first, second = (in_lane_order(arrays[f"{part}.weight"][:, :, 0, 0], 4)
+                     for part in (0, 1))
+    slices, inputs = len(first) // SLICE, first.shape[1] // 8
+    of_first = first.reshape(slices, SLICE, inputs, 8).transpose(0, 2, 1, 3)
+    of_second = second.reshape(-1, 64, slices, 8, 8).transpose(2, 0, 3, 1, 4)
+    return rounded(np.concatenate([of_first.reshape(slices, -1), of_second.reshape(slices, -1)],
+                                  axis=1))
 
 
 MULTIPLE = 64

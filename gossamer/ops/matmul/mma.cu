@@ -165,20 +165,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
     };
 
     float sums[FRAGMENTS_M][2 * FRAGMENTS_N][4] = {};
-    auto multiply_step = [&](const REAL *lines, int step) {
-        Pixels left[FRAGMENTS_M];
-        Weights right[FRAGMENTS_N];
-        UNROLL for (int i = 0; i < FRAGMENTS_M; i++)
-            left[i] = as_operands(load_fragment<1, TILE_M, A_BY_K>(
-                lines, warp_m * (TILE_M / WARPS_M) + i * 16, step));
-        UNROLL for (int j = 0; j < FRAGMENTS_N; j++)
-            right[j] = as_operands(load_fragment<0, TILE_N, B_BY_K>(
-                lines + LinesA::SIZE, warp_n * (TILE_N / WARPS_N) + j * 16, step));
-        UNROLL for (int i = 0; i < FRAGMENTS_M; i++)
-            UNROLL for (int j = 0; j < 2 * FRAGMENTS_N; j++)
-                multiply_tile(sums[i][j], left[i], right[j / 2], j % 2);
-    };
-
     _Pragma("unroll 1") for (int stage = 0; stage < LEAD; stage++)
         copy_stage(stage);
     _Pragma("unroll 1") for (int stage = 0; stage < stages; stage++) {
@@ -186,14 +172,18 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
         BARRIER();
         copy_stage(stage + LEAD);
         const REAL *lines = slots + stage % SLOTS * SLOT;
-        int steps = CEIL_DIV(inner - stage * DEPTH, STEP);
-        if (steps >= STEPS) {
-            UNROLL for (int step = 0; step < STEPS; step += WARPS_K)
-                multiply_step(lines, step + warp_k);
-        } else {
-            _Pragma("unroll 1") for (int step = warp_k; step < steps; step += WARPS_K)
-                multiply_step(lines, step);
-        }
+        int left = CEIL_DIV(inner - stage * DEPTH, STEP);
+        share_steps<STEPS, WARPS_K>(left, warp_k, [&](int step) {
+            multiply_fragments<FRAGMENTS_M, FRAGMENTS_N>(
+                sums, [&](int i) {
+                    return as_operands(load_fragment<1, TILE_M, A_BY_K>(
+                        lines, warp_m * (TILE_M / WARPS_M) + i * 16, step));
+                },
+                [&](int j) {
+                    return as_operands(load_fragment<0, TILE_N, B_BY_K>(
+                        lines + LinesA::SIZE, warp_n * (TILE_N / WARPS_N) + j * 16, step));
+                });
+        });
     }
 
     BARRIER(); /* the sums overwrite the slots */

@@ -12,7 +12,15 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.common import config_of, sizes_of
-from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles, wait_cycles
+from gossamer.ops.gpu import (
+    TILE,
+    LaunchWork,
+    copy_rate,
+    groups_per_unit,
+    product_cycles,
+    wait_cycles,
+    without_tensor_cores,
+)
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.tiled import DeviceMatmul
 from gossamer.ops.weights import Weights
@@ -22,13 +30,10 @@ _CHUNK = 16
 """Bytes of the widest asynchronous copy."""
 _STEP = 32
 """Bytes along K that one mma instruction multiplies."""
-_NARROW_COPIES, _LOADS = 8, 8
-"""Numbers of copies of less than 16 bytes, and of loads of single elements, that a multiprocessor
-issues per cycle; rules of thumb."""
+_LOADS = 8
+"""Number of loads of single elements that a multiprocessor issues per cycle; a rule of thumb."""
 _STORE = 0.14
 """Cycles per sum for moving it through shared memory and storing it as part of a vector."""
-_TILE = 245
-"""Cycles per tile in addition to those of its stages."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +92,7 @@ class MmaMatmul(DeviceMatmul):
     name = "matmul_mma"
 
     def supports(self, problem: MatmulProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-        return super().supports(problem, device)
+        return without_tensor_cores(problem, device) or super().supports(problem, device)
 
     def variants(self, problem: MatmulProblem, device: Device) -> Iterator[Variant]:
         return self.variants_in(problem, device, PRECISIONS)
@@ -204,8 +207,7 @@ def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_it
     for length, across, extent in zip(_line_lengths(problem), (tile.tile_m, tile.tile_n),
                                       (rows, columns), strict=True):
         copy = _at_once(length, itemsize) * itemsize
-        rate = (COPIED if copy == _CHUNK else
-                min(COPIED, _NARROW_COPIES * copy) if copy >= 4 else _LOADS * itemsize)
+        rate = copy_rate(copy) if copy >= 4 else _LOADS * itemsize
         copied += min(across, extent) * k_bytes / rate
     stored = area * _STORE * (1 if _at_once(columns, out_itemsize) > 1 else 1.5) * (
         1 + (tile.warps_k - 1) / 4)
@@ -214,5 +216,5 @@ def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_it
         groups_per_unit(_shared_bytes(problem, tile, itemsize), limits, tile.blocks_per_unit),
         busy=max(copied, product_cycles(area, k_bytes, wgmma=False)) + stored,
         waited=wait_cycles(stages, min(tile.slots - 1, stages), tile.steps / 8) + stored,
-        begin=_TILE, moved=(itemsize * (problem.a.size + problem.b.size)
+        begin=TILE, moved=(itemsize * (problem.a.size + problem.b.size)
                             + out_itemsize * problem.outputs[0].size)).expected_us(limits)

@@ -19,7 +19,7 @@ INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int
  * changes a float4 in place; its second argument is the index of the first of the four values. */
 template <int count, class Rewrite> INLINE void in_fours(float (&values)[count], Rewrite rewrite)
 {
-    UNROLL for (int v = 0; v < count; v += 4) {
+    UNROLL for (int v = 0; v + 3 < count; v += 4) {
         float4 four = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
         rewrite(four, v);
         values[v] = four.x;
@@ -29,8 +29,19 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
     }
 }
 
-/* Stores `count` values: 8, 4, 2 or 1 as 16-bit floats, or 4, 2 or 1 as floats. The address must be
- * a multiple of the number of bytes stored. */
+/* A function that applies the epilogue (ops/epilogue.h) to 8, 4, 2 or 1 neighbours: by fours, or one
+ * by one where there are fewer. channel, index: those of the first neighbour. */
+#define EPILOGUE_OF(count, channel, index)                  \
+    [&](float (&values)[count]) {                           \
+        in_fours(values, [&](float4 &four, int v) {         \
+            EPILOGUE4(four, (channel) + v, (index) + v)     \
+        });                                                 \
+        UNROLL for (int v = 0; v < (count) % 4; v++)        \
+            EPILOGUE(values[v], (channel) + v, (index) + v) \
+    }
+
+/* Stores 8, 4, 2 or 1 values as 16-bit floats, or 4, 2 or 1 as floats, at a multiple of their bytes.
+ */
 template <class Real, int count> INLINE void store_neighbours(Real *to, const float (&values)[count])
 {
     auto four = [&](int v) {
@@ -51,4 +62,17 @@ template <class Real, int count> INLINE void store_neighbours(Real *to, const fl
         STORE_HALF(to, 0, values[0]);
     else
         *to = values[0];
+}
+
+/* Takes `count` neighbours from a lane's sums as take_neighbours does, gives them to the epilogue,
+ * and stores them if `stored`. Only the store is conditional, so that loads for other sums need not
+ * wait for a branch. */
+template <int count, class Real, class Epilogue>
+INLINE void store_sums(Real *to, bool stored, const float (*tiles)[4], int half, Epilogue epilogue)
+{
+    float values[count];
+    take_neighbours(values, tiles, half);
+    epilogue(values);
+    if (stored)
+        store_neighbours(to, values);
 }

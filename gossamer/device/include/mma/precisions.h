@@ -1,4 +1,5 @@
-/* Products of tensor cores in three precisions. Operands are loaded as words of 16 bytes. */
+/* Products of warps by tensor cores, in three precisions: of a tile, of the fragments of a warp, and
+ * of the steps of a stage. Operands are loaded as words of 16 bytes. */
 
 #pragma once
 
@@ -76,3 +77,33 @@ INLINE Operands as_operands(const uint4 &words)
         sum[i] += of_step[i];
 }
 #endif
+
+/* Multiplies `rows` fragments of 16 rows by `columns` fragments of 16 columns over one step of K.
+ * left, right: functions that load a fragment's operand. */
+template <int rows, int columns, class Left, class Right>
+INLINE void multiply_fragments(float (&sums)[rows][2 * columns][4], Left left, Right right)
+{
+    Pixels of_rows[rows];
+    Weights of_columns[columns];
+    UNROLL for (int i = 0; i < rows; i++)
+        of_rows[i] = left(i);
+    UNROLL for (int j = 0; j < columns; j++)
+        of_columns[j] = right(j);
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < 2 * columns; j++)
+            multiply_tile(sums[i][j], of_rows[i], of_columns[j / 2], j % 2);
+}
+
+/* Multiplies a warp's share of the steps of a stage, in which `warps` warps take turns. left: the
+ * steps of K from this stage on; a stage has at most `steps`. multiply: function of a step. */
+template <int steps, int warps, class Multiply>
+INLINE void share_steps(int left, int warp, Multiply multiply)
+{
+    if (left >= steps) {
+        UNROLL for (int step = 0; step < steps; step += warps)
+            multiply(step + warp);
+    } else {
+        _Pragma("unroll 1") for (int step = warp; step < left; step += warps)
+            multiply(step);
+    }
+}

@@ -37,3 +37,16 @@ typedef uint4 WarpgroupPixels;
                  : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(weights));
 #endif
 }
+
+/* Starts the products of a stage for a warpgroup, as one wgmma group: of `rows` times 64 lines of x
+ * by TILE_M lines of weights each, over `steps` steps of K. x: function of a row and a step that
+ * returns the left operand. weights: function of them that returns the matrix descriptor. */
+template <int rows, int steps, int all_rows, class Left, class Right>
+INLINE void start_products(float (&sums)[all_rows][TILE_M / 8][4], Left x, Right weights)
+{
+    wgmma_fence();
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int step = 0; step < steps; step++)
+            wgmma(sums[i], x(i, step), weights(i, step));
+    wgmma_commit_group();
+}

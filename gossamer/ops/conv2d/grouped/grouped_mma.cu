@@ -163,12 +163,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, PER_UNIT) void grouped_mma(
                     if (row + i < out_height) {
                         int index = y_first + image * y_image + (row + i) * y_row
                                     + column * y_column + channel;
-                        float values[LANE_CHANNELS];
-                        take_neighbours(values, sums[i], half);
-                        in_fours(values, [&](float4 &four, int v) {
-                            EPILOGUE4(four, channel + v, index + v)
-                        });
-                        store_neighbours(y + index, values);
+                        store_sums<LANE_CHANNELS>(y + index, true, sums[i], half,
+                                                  EPILOGUE_OF(LANE_CHANNELS, channel, index));
                     }
             }
         }

@@ -13,12 +13,12 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
     config_of,
+    in_lane_order,
     rounded,
     rounded_to_tf32,
     sizes_of,
     specs_in,
     window_macros,
-    without_tensor_cores,
 )
 from gossamer.ops.conv2d.grouped.tiling import (
     WARPS,
@@ -30,6 +30,7 @@ from gossamer.ops.conv2d.grouped.tiling import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights
@@ -146,8 +147,8 @@ def pack(arrays: Mapping[str, np.ndarray], layout: Layout, units: int) -> np.nda
     rows of the window, pairs of tiles of 8 columns, lanes, tiles of a pair, words of a step, and
     the numbers of a register: two in float16, one in TF32.
 
-    Lane l has column l / 4 of a tile, and the (l % 4)-th register of each word. Column 2 q + i of
-    tile t of a unit is channel 2 q T + 2 t + i of the unit, where T is the number of its tiles.
+    Lane l has column l / 4 of a tile, and the (l % 4)-th register of each word. The columns of a
+    unit are ordered by `in_lane_order`.
 
     units: number of units, including units of zeros that fill the last work-group.
     """
@@ -160,8 +161,8 @@ def pack(arrays: Mapping[str, np.ndarray], layout: Layout, units: int) -> np.nda
     filled = np.zeros((units, layout.unit, layout.span * words, *problem.kernel), np.float32)
     filled[unit[:, None], (channels % layout.unit)[:, None],
            begins[:, None] + np.arange(problem.group_channels)] = weight
-    # axes: unit, q, pair, tile, i, step, word, quarter, number, row, column
-    split = filled.reshape(units, 4, layout.unit // 16, 2, 2, layout.span // 2, 2, 4, words // 4,
-                           *problem.kernel)
-    ordered = np.ascontiguousarray(split.transpose(0, 10, 5, 9, 2, 1, 4, 7, 3, 6, 8)).reshape(-1)
+    # axes: unit, pair, tile, column, step, word, quarter, number, row and column of the window
+    split = in_lane_order(filled, layout.unit // 8, axis=1).reshape(
+        units, layout.unit // 16, 2, 8, layout.span // 2, 2, 4, words // 4, *problem.kernel)
+    ordered = np.ascontiguousarray(split.transpose(0, 9, 4, 8, 1, 3, 6, 2, 5, 7)).reshape(-1)
     return rounded(ordered) if words == 8 else rounded_to_tf32(ordered)

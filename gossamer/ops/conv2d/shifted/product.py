@@ -20,17 +20,12 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.common import (
-    channels_in_memory,
-    config_of,
-    sizes_of,
-    specs_in,
-)
+from gossamer.ops.conv2d.common import channels_in_memory, config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.gpu import COPIED, LaunchWork
+from gossamer.ops.gpu import COPIED, LaunchWork, without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -286,9 +281,7 @@ class ShiftedProduct(Algorithm):
         """Return the kernel's arguments between the output and the number of output channels."""
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not device.limits.wgmma:
-            return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := without_tensor_cores(problem, device, wgmma=True)) is not None:
             return reason
         if (reason := cannot_shift(problem)) is not None or problem.outputs[0].size == 0:
             return reason
@@ -301,10 +294,6 @@ class ShiftedProduct(Algorithm):
         specs = specs_in(problem, "NHWC", "NHWC")
         for tile in self.tiles(problem, device.limits):
             yield Variant(config_of(tile), *specs, "fp16").as_fp16
-
-    def variants_in(self, problem: Conv2dProblem, device: Device,
-                    precisions: Sequence[str]) -> Iterator[Variant]:
-        return self.variants(problem, device) if "fp16" in precisions else iter(())
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         us: float = sizes_of(self.tile, variant).expected_us(problem, device.limits)

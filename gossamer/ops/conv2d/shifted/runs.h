@@ -18,8 +18,8 @@
  * slice.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks, the
- * pieces of all places for one chunk are adjacent, and the next chunk begins an odd number of
+ * is a line of mma/lines.h. With fewer chunks the
+ * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
  * pieces later, so that the chunks of a place are in different banks. */
 
 #pragma once
@@ -41,21 +41,16 @@
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/wgmma.h"
+#include "mma/lines.h"
 #include "mma/ring.h"
 
 #define CHUNKS (SLICE / 8)
 #define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define COPY_WARPS 3        /* warps that copy runs */
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1)) /* WARPGROUPS multiply, and one copies */
-#define BARRIERS_BYTES 1024
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
 
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
-
-/* GEOMETRY_PARAMETERS: the kernel parameters that describe places. GEOMETRY: the initialiser of a
- * Geometry with the values of these parameters. */
+/* The kernel parameters that describe places, and the values of a Geometry from them. */
 #define GEOMETRY_PARAMETERS                                                                     \
     int places, DIVISOR(image_places), DIVISOR(pitch), int halo, int run_pieces, int run_bytes, \
         int channels, int height, int width, int out_height, int out_width, int pad_top,        \
@@ -93,7 +88,7 @@ struct Geometry {
     int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
     int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
     int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
-    uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
+    uint first_to = LINES ? piece_offset(first_line, chunk)
                           : (chunk * its.run_pieces + first_line) << 4;
     /* In pixels, a step of LINE_STEP places is step_images images, step_rows rows and step_columns
      * columns; in x, it is step_from elements. */
@@ -136,7 +131,7 @@ struct Geometry {
                         cp_async_16(to, source, inside ? 16 : 0);
                         cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
                                     inside && has_upper ? 16 : 0);
-                        to += LINE_STEP * (LINES ? 128 : 16);
+                        to += LINE_STEP * (LINES ? LINE : 16);
                         column += step_columns;
                         row += step_rows;
                         from += step_from;

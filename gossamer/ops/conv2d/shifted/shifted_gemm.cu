@@ -63,20 +63,14 @@ INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its,
 {
     consumer_wait(its.stages);
     ulong weights = tile_descriptor(its.kept + its.stages.slot * STAGE_BYTES, TILE_M, 8);
-    wgmma_fence();
-    UNROLL for (int i = 0; i < units; i++) {
-#if LINES
-        ulong lines = matrix_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 128);
-        int step_pieces = 2;
-#else
-        ulong lines =
-            tile_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 16, its.run_pieces, 8);
-        int step_pieces = 2 * its.run_pieces;
-#endif
-        UNROLL for (int step = 0; step < STEPS; step++)
-            wgmma(sums[i], lines + step * step_pieces, weights + step * (2 * TILE_M));
-    }
-    wgmma_commit_group();
+    start_products<units, STEPS>(
+        sums, [&](int i, int step) {
+            int place = i * (WARPGROUPS * UNIT) + shift;
+            return LINES ? matrix_descriptor(run + place * LINE) + step * 2
+                         : tile_descriptor(run + place * 16, its.run_pieces, 8)
+                               + step * (2 * its.run_pieces);
+        },
+        [&](int, int step) { return weights + step * (2 * TILE_M); });
     if (stage > 0) {
         wgmma_wait_group<1>();
         release_previous<1>(its.stages);
@@ -97,7 +91,7 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
                 consumer_wait(its.run_ring);
                 fence_proxy_async();
                 uint run = its.runs + its.run_ring.slot * its.run_bytes
-                           + its.group * (UNIT * (LINES ? 128 : 16));
+                           + its.group * (UNIT * (LINES ? LINE : 16));
                 bool starts = true;
                 int row_shift = 0;
                 for (int row = first_row; row < its.kernel_h; row += its.remainders_h) {
@@ -122,7 +116,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     int kernel_w, int step_h, int step_w, int slices, int out_channels,
     GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_SHARED(Memory, memory)
+    DYNAMIC_SHARED(Lines, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * kernel_h * kernel_w;
     const Geometry geometry = GEOMETRY;
@@ -183,17 +177,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         UNROLL for (int block = 0; block < TILE_M / 32; block++)
             UNROLL for (int i = 0; i < UNITS; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    float values[8];
-                    take_neighbours(values, sums[i] + block * 4, half);
                     int channel = first_m + block * 32 + (int)lane % 4 * 8;
                     bool stored = index[i][half] >= 0 && channel < out_channels;
                     channel = channel < out_channels ? channel : 0;
                     int at = (stored ? index[i][half] : y_first) + channel;
-                    in_fours(values, [&](float4 &four, int v) {
-                        EPILOGUE4(four, channel + v, at + v)
-                    });
-                    if (stored)
-                        store_neighbours(y + at, values);
+                    store_sums<8>(y + at, stored, sums[i] + block * 4, half,
+                                  EPILOGUE_OF(8, channel, at));
                 }
     }
 }

@@ -53,7 +53,7 @@
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
-#define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and their indices in y */
+#define STORED_BYTES (TILE_N * (LINE + 4)) /* a warpgroup's results, and where they are stored */
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, and the
  * slots that it reads next. tile_runs: number of runs of a tile. runs_left: number of runs of the
@@ -81,7 +81,7 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
         fence_proxy_async();
     }
     consumer_wait(its.stages);
-    uint run = its.runs + its.run_ring.slot * its.run_bytes + its.place_group * (TILE_N * 128);
+    uint run = its.runs + its.run_ring.slot * its.run_bytes + its.place_group * (TILE_N * LINE);
     uint weights = its.weights + its.stages.slot * STAGE_BYTES;
     const uint *words =
         (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
@@ -90,7 +90,7 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
     int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
     ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
-    ulong right = matrix_descriptor(run + shift * 128);
+    ulong right = matrix_descriptor(run + shift * LINE);
     wgmma_fence();
     wgmma_sparse<0>(sums, left, right, indices);
     wgmma_sparse<1>(sums, left + 128, right + 4, indices);
@@ -134,7 +134,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     HALF *RESTRICT y, int eights, int slices, int out_channels,
     GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_SHARED(Memory, memory)
+    DYNAMIC_SHARED(Lines, memory)
     pdl_trigger();
     const Geometry geometry = GEOMETRY;
     int item = LOCAL_ID(0), part = GROUP_ID(1);
@@ -170,8 +170,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
                       stage_ring, 0, true, false};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));
-    /* for each place: the index in y of its first channel, or -1 if it has no output */
-    int *index_of = (int *)(result_bytes + TILE_N * 128);
+    /* for each place the index of its first channel in y, or -1 where it has no output */
+    int *index_of = (int *)(result_bytes + TILE_N * LINE);
     int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
     for (int tile = first; tile < last; tile += TILE_PLACES) {
         int first_place = tile + (int)place_group * TILE_N;
@@ -198,15 +198,14 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
             uint4 rounded = {two_halves(sums[j][0], sums[j][1]), two_halves(sums[j][2], sums[j][3]),
                              two_halves(sums[j + 1][0], sums[j + 1][1]),
                              two_halves(sums[j + 1][2], sums[j + 1][3])};
-            stmatrix_x4_trans(results + place * 128 + ((piece ^ place % 8) << 4), rounded);
+            stmatrix_x4_trans(results + piece_offset(place, piece), rounded);
         }
         warpgroup_barrier(group);
         int channel = first_channel + item % 8 * 8;
         UNROLL_BY(4) for (int i = item % 128 / 8; i < TILE_N; i += 16) {
-            const char *pieces = result_bytes + i * 128;
             if (index_of[i] >= 0 && channel < out_channels)
                 *(uint4 *)(y + index_of[i] + channel) =
-                    *(const uint4 *)(pieces + ((item % 8 ^ i % 8) << 4));
+                    *(const uint4 *)(result_bytes + piece_offset(i, item % 8));
         }
     }
 }

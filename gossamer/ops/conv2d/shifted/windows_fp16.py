@@ -15,7 +15,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer
 from gossamer.device.limits import Limits
-from gossamer.ops.conv2d.common import rounded
+from gossamer.ops.conv2d.common import in_lane_order, rounded
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.product import (
     Places,
@@ -130,16 +130,14 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     """Return the weights in stages, in the order of `stage_order`.
 
     The weights are (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
-    channels are zero. A line is an output channel. Lines are permuted within blocks of 32, as in
-    `implicit_gemm.packed_lines`: line 8 f + 2 q + j is channel 8 q + 2 f + j of the block.
+    channels are zero. A line is an output channel; lines are ordered by `in_lane_order`.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
-    # axes: part, block, lane % 4, fragment, value of a pair, slice, chunk, value, tap
-    split = padded.reshape(parts, -1, 4, 4, 2, slices, tile.slice // 8, 8,
-                           problem.taps)
+    # axes: part, line, slice, chunk, value, tap
+    split = in_lane_order(padded, 4).reshape(
+        parts, tile.columns, slices, tile.slice // 8, 8, problem.taps)
     _, part_slice, row, column = stage_order(problem, slices)
-    ordered = split.transpose(0, 5, 8, 6, 1, 3, 2, 4, 7)[
-        :, part_slice, row * problem.kernel[1] + column]
+    ordered = split.transpose(0, 2, 5, 3, 1, 4)[:, part_slice, row * problem.kernel[1] + column]
     return np.ascontiguousarray(rounded(ordered))

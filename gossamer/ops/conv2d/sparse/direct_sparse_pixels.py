@@ -26,14 +26,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.common import (
-    config_of,
-    rounded,
-    rounded_to_tf32,
-    sizes_of,
-    specs_in,
-    without_tensor_cores,
-)
+from gossamer.ops.conv2d.common import config_of, rounded, rounded_to_tf32, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.formats import cluster
 from gossamer.ops.conv2d.sparse.pixel_tiling import (
@@ -45,6 +38,7 @@ from gossamer.ops.conv2d.sparse.pixel_tiling import (
     expected_us,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights

@@ -187,18 +187,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
                     bool exists = row < out_height && column < out_width;
                     int place = (GROUP_ID(2) * out_height + row) * out_width + column;
                     int index = (exists ? place : 0) * out_channels + channel;
-                    float values[LANE_CHANNELS];
-                    take_neighbours(values, sums[m] + group * GROUP_TILES, half);
-#if LANE_CHANNELS >= 4
-                    in_fours(values, [&](float4 &four, int i) {
-                        EPILOGUE4(four, channel + i, index + i)
-                    });
-#else
-                    UNROLL for (int i = 0; i < LANE_CHANNELS; i++)
-                        EPILOGUE(values[i], channel + i, index + i)
-#endif
-                    if (exists)
-                        store_neighbours(y + index, values);
+                    store_sums<LANE_CHANNELS>(y + index, exists, sums[m] + group * GROUP_TILES,
+                                              half, EPILOGUE_OF(LANE_CHANNELS, channel, index));
                 }
         }
     }

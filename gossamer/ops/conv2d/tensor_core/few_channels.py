@@ -14,9 +14,10 @@ import numpy as np
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.common import rounded, without_tensor_cores
+from gossamer.ops.conv2d.common import in_lane_order, rounded
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.image import image_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.weights import Weights
@@ -76,10 +77,6 @@ class FewChannelsMma(Algorithm):
         for part, rows, columns in _fitting(problem):
             yield Variant((("rows", rows), ("columns", columns), ("channels", part)),
                           (x, *[y] * problem.epilogue.tensor_count), (y,), "fp16")
-
-    def variants_in(self, problem: Conv2dProblem, device: Device,
-                    precisions: Sequence[str]) -> Iterator[Variant]:
-        return self.variants(problem, device) if "fp16" in precisions else iter(())
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -184,17 +181,14 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -
     window are ordered by row, channel and column, with zeros as the padding of each row.
 
     Register h of a tile and lane l holds values 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
-    for column l / 4. Column 2 q + i of tile t of a group is channel 2 q T + 2 t + i of the group,
-    where T is the number of tiles of a group.
+    for column l / 4. The columns of a group are ordered by `in_lane_order`.
     """
     lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
     filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)
     filled[..., :problem.kernel[1]] = lines
     padded = np.zeros((problem.out_channels, _steps(problem) * 16), np.float32)
     padded[:, :_depth(problem)] = filled.reshape(problem.out_channels, -1)
-    tiles = _group(problem) // 8
-    # axes: group, q, tile, i, number
-    columns = padded.reshape(-1, 4, tiles, 2, padded.shape[1]).transpose(0, 2, 1, 3, 4)
+    columns = in_lane_order(padded, _group(problem) // 8)
     # axes: part, tiles, tile, column, step, half, quarter, number
     parts = columns.reshape(problem.out_channels // part, -1, 1 if part % 16 else 2, 8,
                             _steps(problem), 2, 4, 2)

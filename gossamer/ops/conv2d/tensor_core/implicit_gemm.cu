@@ -70,14 +70,9 @@
  * taps of the window are outside, too. */
 #define FAR_OUTSIDE (-0x4000)
 
-/* the line and the piece of a stage that the copy with the index `unit` fills */
-#if PIXELS_FIRST
-#define UNIT_LINE(unit) ((unit) % TILE_P)
-#define UNIT_PIECE(unit) ((unit) / TILE_P)
-#else
-#define UNIT_LINE(unit) ((unit) / 8)
-#define UNIT_PIECE(unit) ((unit) % 8)
-#endif
+/* the line and the piece that copy number `unit` of a stage fills */
+#define UNIT_LINE(unit) (PIXELS_FIRST ? (unit) % TILE_P : (unit) / 8)
+#define UNIT_PIECE(unit) (PIXELS_FIRST ? (unit) / TILE_P : (unit) % 8)
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
     const REAL *x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
@@ -150,7 +145,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int k_piece = stage * 8 + piece;
             /* mma multiplies no steps after the last piece, so these steps are not copied */
             if (WGMMA || k_piece / 2 * 2 < pieces) {
-                int to = target + line * LINE + ((piece ^ line % 8) << 4);
+                int to = target + piece_offset(line, piece);
 #if !LOADS
                 /* unrolled by 2 only, because the addresses of four copies take more registers */
                 UNROLL_BY(2) for (int copy = 0; copy < COPIES; copy++) {
@@ -309,14 +304,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             float stored[OUT_VECTOR];
             UNROLL for (int i = 0; i < OUT_VECTOR; i++)
                 stored[i] = values[v + i];
-#if OUT_VECTOR >= 4
-            in_fours(stored, [&](float4 &four, int i) {
-                EPILOGUE4(four, channel + i, operand_index + i)
-            });
-#else
-            UNROLL for (int i = 0; i < OUT_VECTOR; i++)
-                EPILOGUE(stored[i], channel + i, operand_index + i)
-#endif
+            EPILOGUE_OF(OUT_VECTOR, channel, operand_index)(stored);
             if (inside)
                 store_neighbours(y + index, stored);
         }

@@ -19,12 +19,12 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
     channels_in_memory,
     config_of,
+    in_lane_order,
     k_table,
     rounded,
     rounded_to_tf32,
     sizes_of,
     specs_in,
-    without_tensor_cores,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.tensor_core.tiling import (
@@ -40,6 +40,7 @@ from gossamer.ops.conv2d.tensor_core.tiling import (
     vector_of,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights
@@ -199,6 +200,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     return KernelSource.of(_SOURCE, "implicit_gemm", {
         **macros,
         "HALVES": int(precision == "fp16"),
+        "TF32": 1,
         "POINTWISE": int(_reads_pixels(problem, variant)),
         "AT_ONCE": _values_at_once(problem, variant),
         "LOADS": int(not copies(problem, precision, variant.inputs[0].layout)),
@@ -217,16 +219,11 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                  precision: str) -> np.ndarray:
     """Return the weights as (groups, stages, lines, values of a line).
 
-    A line is one output channel in one stage. In the tensor cores' results, four lanes share a row.
-
-    If a lane stores 4 output channels or more at once, lines are permuted within each block of
-    4 * vector output channels, so that each of the four lanes has adjacent channels: line
-    8 f + 2 q + j of the block is channel vector * q + 2 f + j, where f is the fragment, q the lane,
-    and j is 0 or 1. If a lane stores fewer channels at once, lines are in the order of channels,
-    and successive pairs of channels belong to successive lanes.
-
-    Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that eight lines are read without
-    bank conflicts.
+    A line is one output channel in one stage. If a lane stores 4 output channels or more at once,
+    the lines of each block of 4 * vector channels are ordered by `in_lane_order`.
+    Otherwise they are in the order of channels, and successive pairs of channels belong to
+    successive lanes. Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that eight
+    lines are read without bank conflicts.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)
@@ -236,14 +233,11 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     rows = weight.reshape(groups, per_group, -1, *problem.kernel).transpose(0, 1, 3, 4, 2)
     padded = np.zeros((groups, lines, stages * CHUNKS * vector), np.float32)
     padded[:, :per_group, :problem.depth] = rows.reshape(groups, per_group, -1)
-    # axes: group, block, lane % 4, fragment, value of a pair, stage, chunk, value
-    order = (0, 5, 1, 3, 2, 4, 6, 7)
-    split = padded.reshape(groups, -1, 4, vector // 2, 2, stages, CHUNKS, vector)
-    if stored_at_once(problem, precision) <= 2:
-        # axes: group, block, fragment, lane % 4, value of a pair, stage, chunk, value
-        order = (0, 5, 1, 2, 3, 4, 6, 7)
-        split = padded.reshape(groups, -1, vector // 2, 4, 2, stages, CHUNKS, vector)
-    ordered = split.transpose(order).reshape(groups, stages, -1, CHUNKS, CHUNKS, vector)
+    if stored_at_once(problem, precision) > 2:
+        padded = in_lane_order(padded, vector // 2, axis=1)
+    # axes: group, eight lines, line, stage, chunk, value
+    split = padded.reshape(groups, -1, CHUNKS, stages, CHUNKS, vector)
+    ordered = split.transpose(0, 3, 1, 2, 4, 5)
     row, chunk = np.meshgrid(np.arange(CHUNKS), np.arange(CHUNKS), indexing="ij")
     swizzled = ordered[:, :, :, row, chunk ^ row].reshape(groups, stages, lines, -1)
     if precision == "tf32":

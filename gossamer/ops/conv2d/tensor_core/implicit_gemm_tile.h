@@ -2,14 +2,11 @@
  * the tile's sums.
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
- * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel. Shared memory
- * has SLOTS slots. Each slot holds the lines of a stage: first the lines of pixels, then the lines
- * of output channels.
- *
- * A line is eight pieces of 16 bytes. Piece p of line l is stored as piece p ^ l % 8 of the line,
- * so that the same pieces of eight lines are in different banks. In device memory the pieces of
- * weights are already in this order, and the lines of a stage lie one after the other. A step is 32
- * bytes of K: one instruction of the tensor cores.
+ * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel; mma/lines.h
+ * defines its pieces and steps. Shared memory has SLOTS slots. Each slot holds the lines of a stage:
+ * first the lines of pixels, then the lines of output channels. In device memory the pieces of
+ * weights are already in the order of shared memory, and the lines of a stage lie one after the
+ * other.
  *
  * WARPS_P x WARPS_M warps share a tile. Where pixels are few, WARPS_K warps and the CLUSTER
  * work-groups of a cluster share the K range of a tile and add up their sums at the end (slice-K,
@@ -56,6 +53,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "mma/lines.h"
 
 #define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
 #define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
@@ -66,7 +64,6 @@
 #endif
 #define VECTOR (HALVES ? 8 : 4) /* values of a piece */
 #define HAS_BARRIERS (WGMMA || CLUSTER > 1) /* 1: shared memory begins with barriers */
-#define LINE 128
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
 #define LEAD (SLOTS - 1) /* stages that are copied ahead */
@@ -94,8 +91,3 @@
 #else
 #define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
 #endif
-
-/* Eight lines of 128 bytes, aligned together. */
-struct ALIGNED(1024) Lines {
-    uint4 pieces[64];
-};

@@ -14,7 +14,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gpu import (
     COPIED,
     REGISTERS,
+    TILE,
     LaunchWork,
+    copy_rate,
     groups_per_unit,
     product_cycles,
     wait_cycles,
@@ -195,14 +197,11 @@ TILES = (
 device, every tile that fits may be measured."""
 
 _WINDOW = 1.28
-"""Factor by which copies of windows are slower than copies of contiguous pixels."""
-_NARROW_COPIES, _GATHER = 8, 0.6
-"""Rules of thumb: number of copies of 4 or 8 bytes that a multiprocessor starts per cycle, and
-cycles that it needs to load a single value."""
+"""Slowdown of copies of windows, because their pixels are not contiguous."""
+_GATHER = 0.6
+"""Cycles that a multiprocessor needs to load a single value; a rule of thumb."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue per sum, and of a store per byte."""
-_TILE = 245
-"""Cycles between two tiles of a work-group."""
 
 
 def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
@@ -245,12 +244,11 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     if problem.kernel != (1, 1):
         x_bytes *= _WINDOW
     weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
-    copied = (own_stages * (x_bytes + weight_bytes) + operands) / COPIED
+    copied = (own_stages * weight_bytes + operands) / COPIED
     if copies(problem, precision, layout):
-        rate = min(COPIED, _NARROW_COPIES * bytes_at_once(problem, precision))
-        copied += own_stages * x_bytes * (1 / rate - 1 / COPIED)
+        copied += own_stages * x_bytes / copy_rate(bytes_at_once(problem, precision))
     else:
-        copied += own_stages * tile.tile_p * vector * _GATHER
+        copied += own_stages * (x_bytes / COPIED + tile.tile_p * vector * _GATHER)
     multiplied = product_cycles(area, own_stages * _LINE, bool(tile.wgmma))
     # a store of less than a chunk fills only half of a 32-byte sector of the L2 cache
     stores = 1 if stored_at_once(problem, precision) == vector else 2
@@ -261,5 +259,5 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     return LaunchWork(
         tiles_p * tiles_m * problem.groups * tile.cluster, per_unit,
         busy=max(copied, multiplied) + stored, waited=wait_cycles(own_stages, tile.lead) + stored,
-        begin=_TILE, moved=itemsize * sum(
+        begin=TILE, moved=itemsize * sum(
             spec.size for spec in (*problem.inputs, *problem.outputs))).expected_us(limits)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.common import channels_in_memory
+from gossamer.ops.conv2d.common import channels_in_memory, config_of, sizes_of
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -41,9 +41,10 @@ from gossamer.ops.fused.inverted_residual.tiling import (
     tilings,
 )
 from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.image import given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.strided import layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
@@ -71,12 +72,12 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         return self.block_of(problem) is not None
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        if (reason := without_tensor_cores(problem, device)) is not None:
+            return reason
         block = self.block_of(problem)
         if block is None:
             return "the layers are not a block of this kind"
-        if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
+        if (reason := reason_unfused(block)) is not None:
             return reason
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
@@ -120,7 +121,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         block = self.block_of(problem)
         assert block is not None
         for tile in _tiles(block, ranked, device.limits):
-            (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
+            (plain,) = layout_variants(problem, ("NHWC",), config_of(tile))
             for precision in precisions:
                 if BlockTiling(block, tile, precision).fits(device.limits):
                     variant = (plain.as_fp16 if precision == "fp16" else
@@ -131,7 +132,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
         block = self.block_of(problem)
         assert block is not None
-        tile = BlockTile(**{key: int(value) for key, value in variant.config})
+        tile = sizes_of(BlockTile, variant)
         return BlockTiling(block, tile, variant.precision)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:

@@ -62,7 +62,8 @@ def by_places(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarr
     packed = packed_stages(arrays, problem, tile).astype(np.float64)
     parts, stages = packed.shape[:2]
     # axes: part, stage, chunk, block, fragment, lane % 4, value of a pair, value
-    weight = packed.transpose(1, 2, 7, 0, 3, 5, 4, 6).reshape(stages, 32, parts * 64)
+    split = packed.reshape(*packed.shape[:3], -1, 4, 4, 2, 8)
+    weight = split.transpose(1, 2, 7, 0, 3, 5, 4, 6).reshape(stages, 32, parts * 64)
     pixels = np.zeros((problem.batch, problem.height, problem.width, slices * 32))
     pixels[..., :problem.channels] = x.transpose(0, 2, 3, 1)
     count = problem.batch * places.image
