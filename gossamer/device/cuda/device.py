@@ -280,6 +280,17 @@ class CudaDevice(DriverDevice):
     def is_page_locked(self, array: np.ndarray) -> bool:
         return memory.is_page_locked(array)
 
+    def lock_pages(self, array: np.ndarray) -> None:
+        try:
+            memory.lock_pages(self, array)
+        except DriverError as error:
+            raise OutOfMemoryError(f"{self.name} cannot lock {array.nbytes} bytes of host memory: "
+                                   f"{error}") from None
+
+    @property
+    def needs_own_process(self) -> bool:
+        return True
+
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:

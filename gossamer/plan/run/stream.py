@@ -20,8 +20,6 @@ from gossamer.plan.run.device_workers import (
     BatchTask,
     Closable,
     Members,
-    SharedWork,
-    checked,
 )
 
 ERRORS = ("raise", "return")
@@ -38,7 +36,8 @@ class ResultStream(Closable, Iterator[Any]):
     garbage collected. A stream may be used as a context manager, which closes it at the end.
     """
 
-    def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
+    def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str,
+                 owner: object = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise InputError(f"depth {depth!r}: expected a whole number of 1 or more")
         if errors not in ERRORS:
@@ -51,6 +50,7 @@ class ResultStream(Closable, Iterator[Any]):
         except TypeError:
             raise InputError(f"batches is {kind_of(batches)}, expected an iterable of "
                              "batches") from None
+        self._owner = owner
         self._returns_errors = errors == "return"
         self._pipeline = _Pipeline(members, iterator, depth)
         self._is_over = False
@@ -103,12 +103,12 @@ class _Pipeline:
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
-        self._plans = [member.calls for member in members.usable]
+        self._members = members
         self._iterator = iterator
-        self.room = threading.Semaphore(2 * depth * len(self._plans))
+        self.room = threading.Semaphore(2 * depth * len(members.usable))
         self._tasks: deque[BatchTask] = deque()
-        self._work = SharedWork(
-            members, lambda _: self._tasks.popleft() if self._tasks else None, depth)
+        self._work = members.work(
+            lambda _: self._tasks.popleft() if self._tasks else None, depth)
         self._entries: SimpleQueue[Future[Any] | BaseException | None] = SimpleQueue()
         self._is_ending = False
         CLOSED_AT_EXIT.add(self)
@@ -149,7 +149,8 @@ class _Pipeline:
                 entry: Future[Any] = Future()
                 self._entries.put(entry)
                 try:
-                    task = BatchTask(checked(self._plans, item), entry, partial(_of_batch, index))
+                    task = BatchTask(self._members.checked(item), entry,
+                                     partial(_of_batch, index))
                 except Exception as error:
                     entry.set_exception(_of_batch(index, error))
                 else:
