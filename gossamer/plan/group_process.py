@@ -31,6 +31,8 @@ from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import Member
 from gossamer.tensor import TensorSpec
 
+WORKER = "gossamer.plan.group_worker"
+"""The module whose function `work` is the program of the processes."""
 _COPIERS = 8
 """Maximum number of threads that copy callers' arrays to shared memory."""
 _PART_BYTES = 2**20
@@ -45,11 +47,17 @@ Placed = tuple[np.ndarray, Place]
 class Form:
     """What is known of a batch size.
 
+    batch: the size.
     inputs, outputs: shape and dtype of each, in order.
+    free: arrays for the outputs that no batch uses.
+    lanes: arrays for the inputs that no batch uses.
     choices: the algorithms of the layers, by the plan that has chosen them.
     """
 
     def __init__(self, plans: Sequence[Plan], batch: int) -> None:
+        self.batch = batch
+        self.free: list[list[Placed]] = []
+        self.lanes: list[tuple[np.ndarray, ...]] = []
         self.choices = {plan: SharedObject(stored({batch: plan.program(batch)}, plan.device))
                         for plan in plans}
         program, graph = plans[0].program(batch), plans[0].graph
@@ -69,7 +77,7 @@ class GroupArrays:
         self._forms: dict[int, Form] = {}
         self._lock = threading.Lock()
         self._threads = max(1, min(_COPIERS, processors()))
-        self._copiers = ThreadPoolExecutor(self._threads, "gossamer copies")
+        self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
 
     def form(self, batch: int) -> Form:
         """Return what is known of a batch size, which is planned if it is new."""
@@ -98,10 +106,16 @@ class GroupArrays:
             array[...] = 0
         return arrays
 
-    def placed(self, specs: Sequence[TensorSpec], arrays: Sequence[np.ndarray]) -> list[Placed]:
+    def outputs(self, form: Form) -> list[Placed]:
+        """Return uninitialised arrays for the outputs of a batch."""
+        with suppress(IndexError):
+            return form.free.pop()
+        return [self.empty(spec.shape, spec.stored_dtype) for spec in form.outputs]
+
+    def placed(self, form: Form, arrays: Sequence[np.ndarray]) -> list[Placed]:
         """Return inputs as the network takes them; those in other memory are copied."""
         found = []
-        for spec, array in zip(specs, arrays, strict=True):
+        for spec, array in zip(form.inputs, arrays, strict=True):
             place = None
             if array.dtype == spec.stored_dtype and array.shape == spec.stored_shape:
                 place = self.memory.place(array)
@@ -127,21 +141,27 @@ class GroupArrays:
 class Batch:
     """A batch that a process computes.
 
+    form: what is known of its size.
     inputs, outputs: arrays in shared memory.
     error: the error of the process's answer.
     """
 
-    def __init__(self, number: int, inputs: Sequence[Placed], outputs: Sequence[Placed]) -> None:
-        self.number = number
+    _numbers = itertools.count(1)
+
+    def __init__(self, form: Form, inputs: Sequence[Placed], outputs: list[Placed]) -> None:
+        self.number = next(self._numbers)
+        self.form = form
+        self.inputs = inputs
+        self.outputs = outputs
         self.error: Exception | None = None
-        self._inputs = inputs
-        self._outputs = outputs
 
     def collect(self) -> list[np.ndarray]:
         """Return copies of the outputs, or raise the error."""
         if self.error is not None:
             raise self.error
-        return [array.copy() for array, _ in self._outputs]
+        results = [array.copy() for array, _ in self.outputs]
+        self.form.free.append(self.outputs)
+        return results
 
 
 class ProcessMember(Member):
@@ -179,8 +199,7 @@ class ProcessMember(Member):
             # -P keeps Python from adding the working directory, and a separate process group keeps
             # keyboard interrupts away
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-c",
-                 "from gossamer.plan.group_worker import work; work()",
+                [sys.executable, "-P", "-c", f"from {WORKER} import work; work()",
                  str(other.fileno()), str(memory.descriptor)],
                 env={**variables, **os.environ, "PYTHONPATH": folders}, process_group=0,
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
@@ -188,12 +207,14 @@ class ProcessMember(Member):
         self._known = set()
         self._send(("open", self.calls.device.name, self.network.path, self.plan.policy.threads))
 
-    def compute(self, batch: Batch, size: int, form: Form, places: Sequence[Place]) -> None:
-        """Send a batch of a size."""
-        if size not in self._known:
-            self._known.add(size)
+    def compute(self, batch: Batch) -> None:
+        """Send a batch."""
+        form = batch.form
+        if form.batch not in self._known:
+            self._known.add(form.batch)
             self._send(("choices", form.choices[self.plan].path))
-        self._send((batch.number, size, list(map(tuple, places))))
+        self._send((batch.number, form.batch,
+                    [tuple(place) for _, place in (*batch.inputs, *batch.outputs)]))
 
     def _send(self, message: tuple[Any, ...]) -> None:
         # where the process has ended, its answers end too, and that is noticed
@@ -201,14 +222,12 @@ class ProcessMember(Member):
             self.channel.send(pickle.dumps(message))
 
     def received(self) -> Any:
-        """Return an answer; None if there is none, and () if the process has ended."""
+        """Return the next answer, or None if the process has ended."""
         try:
-            data = self.channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
+            data = self.channel.recv(MESSAGE_BYTES)
         except OSError:
-            data = b""
-        return pickle.loads(data) if data else ()
+            return None
+        return pickle.loads(data) if data else None
 
     def ended(self) -> str:
         """Wait for the end of a process whose channel is closed, and say how it ended."""
@@ -248,15 +267,23 @@ class ProcessMember(Member):
 
 
 class _Lane:
-    """A batch size with memory for one batch; takes the place of a context."""
+    """Memory for a batch that several requests fill; takes the place of a context."""
 
     def __init__(self, arrays: GroupArrays, batch: int) -> None:
         self._arrays = arrays
-        self.batch = batch
+        self.form = arrays.form(batch)
 
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
-        return self._arrays.pinned(self.batch)
+        """Arrays for the inputs, with zeros or what an earlier batch had."""
+        with suppress(IndexError):
+            return self.form.lanes.pop()
+        return self._arrays.pinned(self.form.batch)
+
+    def give_back(self) -> None:
+        """Let another batch have the arrays."""
+        if "pinned" in self.__dict__:
+            self.form.lanes.append(self.pinned)
 
 
 class ProcessLanes:
@@ -264,8 +291,6 @@ class ProcessLanes:
 
     begun_batch: the batch that was sent last.
     """
-
-    _numbers = itertools.count(1)
 
     def __init__(self, arrays: GroupArrays, member: ProcessMember) -> None:
         self._arrays = arrays
@@ -279,13 +304,17 @@ class ProcessLanes:
 
     def begun(self, lane: _Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
         """Send a batch, and return the function for its outputs."""
-        form = self._arrays.form(lane.batch)
-        return self.sent(lane.batch, form, self._arrays.placed(form.inputs, arrays))
+        collect = self.sent(lane.form, self._arrays.placed(lane.form, arrays))
 
-    def sent(self, size: int, form: Form,
-             inputs: Sequence[Placed]) -> Callable[[], list[np.ndarray]]:
-        """Send a batch in shared memory; return the function for the outputs."""
-        outputs = [self._arrays.empty(spec.shape, spec.stored_dtype) for spec in form.outputs]
-        self.begun_batch = batch = Batch(next(self._numbers), inputs, outputs)
-        self._member.compute(batch, size, form, [place for _, place in (*inputs, *outputs)])
+        def outputs() -> list[np.ndarray]:
+            results = collect()
+            lane.give_back()
+            return results
+
+        return outputs
+
+    def sent(self, form: Form, inputs: Sequence[Placed]) -> Callable[[], list[np.ndarray]]:
+        """Send a batch in shared memory; return the function for its outputs."""
+        self.begun_batch = batch = Batch(form, inputs, self._arrays.outputs(form))
+        self._member.compute(batch)
         return batch.collect

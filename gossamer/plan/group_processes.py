@@ -15,10 +15,11 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ from gossamer.errors import (
 )
 from gossamer.io.shared_memory import SharedMemory
 from gossamer.io.shared_object import SharedObject
-from gossamer.plan.group_process import Batch, GroupArrays, ProcessLanes, ProcessMember
+from gossamer.plan.group_process import Batch, Form, GroupArrays, ProcessLanes, ProcessMember
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.calls import Calls
+from gossamer.plan.run.calls import Calls, form_of
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
     BatchTask,
@@ -53,6 +54,8 @@ from gossamer.plan.run.device_workers import (
 _MOST_DEATHS = 2
 """Number of times that a batch is computed again because a process has ended; the batch itself may
 be the reason."""
+_MOST_KNOWN = 64
+"""Maximum number of forms of batches that are remembered."""
 _CALLS_DEPTH = 3
 """Number of calls of the group that a device has at once."""
 
@@ -71,11 +74,15 @@ class _Changed:
     """
 
     def __init__(self) -> None:
-        # reentrant, because garbage that is collected meanwhile may end a stream or a group
-        self._lock = threading.RLock()
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self.event).atexit = False
         self.takes_tasks = False
+        self.free()
+
+    def free(self) -> None:
+        """Make another lock; after a fork nobody may be left to release the old one."""
+        # reentrant, because garbage that is collected meanwhile may end a stream or a group
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -197,10 +204,12 @@ class DeviceProcesses(Members):
         self._again: deque[_Task] = deque()
         self._tasks: dict[ProcessMember, dict[int, _Task]] = {
             member: {} for member in self._processes}
+        self._known: dict[Hashable, Form] = {}
         self._calls: deque[BatchTask] = deque()
         self._calling: _ProcessWork | None = None
         self._thread: threading.Thread | None = None
         self._problem: Exception | None = None
+        self._failed = False
         self._warned: set[str] = set()
         CLOSED_AT_EXIT.add(self)
         _GROUPS.add(self)
@@ -210,21 +219,38 @@ class DeviceProcesses(Members):
         return self.arrays.pinned(batch)
 
     def checked(self, item: Any) -> Begin:
-        return self._checked(self.all[0].calls.in_order(
-            tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
+        inputs = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+        key = form_of(inputs)
+        form = self._known.get(key)
+        if form is not None:
+            return self._begin_of(form, inputs, inputs)
+        given = self.all[0].calls.in_order(inputs, {})
+        return self._checked(given, key if all(map(is_, given, inputs)) else None)
 
-    def _checked(self, inputs: tuple[Any, ...]) -> Begin:
+    def _checked(self, inputs: tuple[Any, ...], key: Hashable) -> Begin:
+        """Check a batch, and remember that batches of its form need no more checks.
+
+        key: the form; None if it is not remembered.
+        """
         self._check_usable()
         calls = self.all[0].calls
         arrays, batch = host_arrays(calls.graph, inputs)
         if any(array.size == 0 for array in arrays) and (empty := calls.empty_outputs(batch)):
             return lambda lanes: partial(like_inputs, inputs, empty)
         form = self.arrays.form(batch)
-        placed = self.arrays.placed(form.inputs, arrays)
+        if key is not None and type(inputs[0]) is np.ndarray:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = form
         calls.last_batch = batch
+        return self._begin_of(form, inputs, arrays)
+
+    def _begin_of(self, form: Form, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Begin:
+        """Copy the arrays of a batch to shared memory, and return what begins the batch."""
+        placed = self.arrays.placed(form, arrays)
 
         def begin(lanes: Any) -> Collect:
-            collect = lanes.sent(batch, form, placed)
+            collect = lanes.sent(form, placed)
             return lambda: like_inputs(inputs, collect())
 
         return begin
@@ -238,7 +264,9 @@ class DeviceProcesses(Members):
         return _ProcessWork(self, next_task, depth)
 
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        task = BatchTask(self._checked(self.all[0].calls.in_order(inputs, named)), Future())
+        result: Future[Any] = Future()
+        task = BatchTask(self._checked(self.all[0].calls.in_order(inputs, named), None),
+                         result)
         with self.changed:
             if self._calling is None:
                 self._calling = _ProcessWork(
@@ -246,7 +274,7 @@ class DeviceProcesses(Members):
                 self._calling.start()
             self._calls.append(task)
             self.changed.notify()
-        return task.result.result()
+        return result.result()
 
     def seconds(self, member: Member, size: int) -> float:
         inputs = self.pinned(size)
@@ -264,7 +292,7 @@ class DeviceProcesses(Members):
                 return
             self._sources.append(source)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gossamer computes",
+                self._thread = threading.Thread(target=self._run, name="gossamer-group",
                                                 daemon=True)
                 self._thread.start()
             self.changed.notify_all()
@@ -282,6 +310,7 @@ class DeviceProcesses(Members):
             self._problem = self._problem or InputError(
                 f"{self._name}: the plan is closed; make another one, or call it before "
                 "group.close() or the end of its with block")
+            self._known.clear()
             self.changed.notify_all()
 
     def close(self) -> None:
@@ -293,9 +322,10 @@ class DeviceProcesses(Members):
 
     def forgotten(self) -> None:
         """Make the group unusable after a fork; the processes belong to the parent."""
-        self.changed = _Changed()
+        self.changed.free()
         self._thread = None
         self._sources.clear()
+        self._known.clear()
         self._problem = DeviceError(
             f"{self._name}: the processes of its devices belong to the process from which this one "
             "was forked; start processes with multiprocessing.get_context('spawn') or joblib")
@@ -347,6 +377,7 @@ class DeviceProcesses(Members):
     def _give_up(self, member: ProcessMember, error: DeviceError) -> None:
         """Start no more processes for a device, and leave it out unless it is the last one."""
         member.error = error
+        self._failed = True
         if member.pid is not None:
             self._drop(member)
             member.stop()
@@ -357,14 +388,17 @@ class DeviceProcesses(Members):
         """Give tasks to the processes that have room, and drop works that are done."""
         self.changed.takes_tasks = True
         while True:
-            self._fail_hopeless()
+            if self._failed:
+                self._fail_hopeless()
             while (found := self._next()) is not None:
                 self._begin(*found)
             if not self._drop_done():
                 break
         depth = max((source.depth for source in tuple(self._sources)), default=0)
-        self.changed.takes_tasks = any(
-            member.is_ready and len(self._tasks[member]) < depth for member in self._processes)
+        # where no device is left, tasks fail at once
+        self.changed.takes_tasks = all(member.error is not None for member in self._processes) or (
+            any(member.is_ready and len(self._tasks[member]) < depth
+                for member in self._processes))
 
     def _next(self) -> tuple[ProcessMember, _Task] | None:
         """Return a task, and the device with the fewest tasks that may take it."""
@@ -401,24 +435,23 @@ class DeviceProcesses(Members):
             self._tasks[member][task.batch.number] = task
 
     def _receive(self, member: ProcessMember) -> None:
-        """Take the answers of a process."""
-        while (answer := member.received()) is not None:
-            if not answer:
-                self._replace(member)
-                return
-            number, error, problem = answer
-            if problem and problem not in self._warned:
-                self._warned.add(problem)
-                with suppress(GossamerWarning):
-                    warnings.warn(problem, GossamerWarning, stacklevel=2)
-            if number:
-                self._answered(member, self._tasks[member].pop(number), error)
-            elif error is None:
-                member.is_ready = True
-            else:
-                self._give_up(member, error if isinstance(error, DeviceError) else
-                              DeviceError(f"{member.calls.device.name}: {error}"))
-                return
+        """Take an answer of a process, or notice its end."""
+        answer = member.received()
+        if answer is None:
+            self._replace(member)
+            return
+        number, error, problem = answer
+        if problem and problem not in self._warned:
+            self._warned.add(problem)
+            with suppress(GossamerWarning):
+                warnings.warn(problem, GossamerWarning, stacklevel=2)
+        if number:
+            self._answered(member, self._tasks[member].pop(number), error)
+        elif error is None:
+            member.is_ready = True
+        else:
+            self._give_up(member, error if isinstance(error, DeviceError) else
+                          DeviceError(f"{member.calls.device.name}: {error}"))
 
     def _answered(self, member: ProcessMember, task: _Task, error: Exception | None) -> None:
         """Set the result of a task, or have another device compute it once more."""
@@ -427,6 +460,7 @@ class DeviceProcesses(Members):
             if task.error is None and any(other is not member and other.error is None
                                           for other in self._processes):
                 task.failed, task.error = member, error
+                self._failed = True
                 self._again.append(task)
                 return
             error = task.error or error

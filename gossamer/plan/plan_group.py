@@ -12,7 +12,6 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find_several
 from gossamer.errors import GossamerWarning, InputError
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.plan import group_processes
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.calls import check_pinned
 from gossamer.plan.run.context import single
@@ -57,6 +56,8 @@ class PlanGroup(Closable):
 
     def _members(self) -> Members:
         """Return the devices, which have processes where that makes them faster."""
+        from gossamer.plan import group_processes
+
         calls = [plan.calls("be shared by several devices") for plan in self.plans]
         if group_processes.have_processes([plan.device for plan in self.plans]):
             try:

@@ -398,8 +398,10 @@ def test_the_last_device_says_why_nothing_is_computed(tmp_path: Path) -> None:
         assert [str(y) for y in results] == [
             f"batch {n}: the process of host was ended by signal 9" for n in range(3)]
         assert all(isinstance(y, DeviceLostError) for y in results)
-        with pytest.raises(DeviceLostError, match="was ended by signal 9"):
-            group(images(1))
+        for _ in range(2):
+            assert not threading.Event().wait(0.2), "the group waits for tasks"
+            with pytest.raises(DeviceLostError, match="was ended by signal 9"):
+                group(images(1))
 
 
 FAULTS = '''

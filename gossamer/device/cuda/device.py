@@ -289,7 +289,11 @@ class CudaDevice(DriverDevice):
 
     @property
     def needs_own_process(self) -> bool:
-        return True
+        # in another compute mode the device has one process, which is this one
+        mode = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+        device = self.checked("reading its compute mode", driver.cuDeviceGet(self.index))
+        return self.checked("reading its compute mode", driver.cuDeviceGetAttribute(
+            mode, device)) == driver.CUcomputemode.CU_COMPUTEMODE_DEFAULT
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)

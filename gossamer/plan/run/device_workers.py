@@ -253,6 +253,16 @@ class Members:
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
+class Receiver(Protocol):
+    """What receives the result of a batch, such as a future."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Receive the result."""
+
+    def set_exception(self, error: BaseException | None, /) -> None:
+        """Receive an error instead."""
+
+
 @dataclass(frozen=True, eq=False)
 class BatchTask:
     """A batch that one of the devices computes.
@@ -263,7 +273,7 @@ class BatchTask:
     """
 
     begin: Begin
-    result: Future[Any]
+    result: Receiver
     name: Callable[[Exception], Exception] = lambda error: error
 
 
