@@ -28,6 +28,7 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find_several
 from gossamer.errors import GossamerWarning
+from gossamer.plan import group_processes
 from gossamer.plan.group_processes import DeviceProcesses
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
@@ -62,8 +63,12 @@ def filled(arrays: Any, seed: int) -> tuple[np.ndarray, ...]:
     return several
 
 
-def rate(plan: Streamed, arrays: Sequence[Any], batch: int, seconds: float) -> float:
-    """Return the images a second of a stream that takes so many seconds."""
+def rate(plan: Streamed, arrays: Sequence[Any], batch: int,
+         seconds: float) -> tuple[float, float]:
+    """Return the images a second of a stream that takes so many seconds.
+
+    Also returns the microseconds of this process's processors for a batch.
+    """
     end = time.perf_counter() + seconds
 
     def given() -> Iterator[Any]:
@@ -72,11 +77,12 @@ def rate(plan: Streamed, arrays: Sequence[Any], batch: int, seconds: float) -> f
             yield arrays[index % len(arrays)]
             index += 1
 
-    start, count = time.perf_counter(), 0
+    start, used, count = time.perf_counter(), time.process_time(), 0
     with plan.stream(given()) as results:
         for _ in results:
             count += batch
-    return count / (time.perf_counter() - start)
+    return (count / (time.perf_counter() - start),
+            1e6 * batch * (time.process_time() - used) / max(count, 1))
 
 
 def killed(group: PlanGroup, arrays: Sequence[Any], batches: int) -> None:
@@ -109,8 +115,9 @@ def started(group: Streamed, arrays: Sequence[Any]) -> None:
             time.sleep(0.05)
 
 
-def measured(arguments: argparse.Namespace, devices: Sequence[Device]) -> dict[str, float]:
-    """Return the images a second of a plan or group, by the kind of the arrays."""
+def measured(arguments: argparse.Namespace,
+             devices: Sequence[Device]) -> dict[str, tuple[float, float]]:
+    """Return the medians of `rate` of a plan or group, by the kind of the arrays."""
     with made(arguments, devices) as plan:
         count = max(_ARRAYS, _ARRAYS * len(devices))
         pinned = [filled(plan.pinned(arguments.batch), seed) for seed in range(count)]
@@ -120,7 +127,7 @@ def measured(arguments: argparse.Namespace, devices: Sequence[Device]) -> dict[s
         print(f"{len(devices)} devices: ready in {time.perf_counter() - start:.1f} s; {plan!r}",
               flush=True)
         kinds = {"pinned": pinned, "ordinary": ordinary}
-        rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+        rates: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         for arrays in kinds.values():
             rate(plan, arrays, arguments.batch, 1.0)
         for _ in range(arguments.rounds):
@@ -128,7 +135,9 @@ def measured(arguments: argparse.Namespace, devices: Sequence[Device]) -> dict[s
                 rates[kind].append(rate(plan, arrays, arguments.batch, arguments.seconds))
         if arguments.kill and isinstance(plan, PlanGroup) and len(devices) == arguments.most:
             killed(plan, pinned, arguments.kill)
-        return {kind: statistics.median(values) for kind, values in rates.items()}
+        return {kind: (statistics.median(each[0] for each in values),
+                       statistics.median(each[1] for each in values))
+                for kind, values in rates.items()}
 
 
 def main() -> None:
@@ -141,19 +150,24 @@ def main() -> None:
     parser.add_argument("--effort", choices=["quick", "normal", "max"])
     parser.add_argument("--precision", choices=["fp32", "tf32", "fp16"])
     parser.add_argument("--floats", action="store_true", help="take the inputs of the file")
+    parser.add_argument("--processes", action="store_true",
+                        help="also for devices that would share one process, such as host,host")
     parser.add_argument("--kill", type=int, default=0, metavar="N",
                         help="kill processes within N batches of all devices")
     parser.add_argument("--output", help="file of rows, which are appended")
     arguments = parser.parse_args()
     devices = find_several(arguments.devices)
     arguments.most = len(devices)
-    one: dict[str, float] = {}
+    if arguments.processes:
+        group_processes.have_processes = lambda devices: len(devices) > 1  # type: ignore[assignment]
+    linear = 0.0
     for count in (2**power for power in range(len(devices).bit_length())):
         rates = measured(arguments, devices[:count])
-        one = one or rates
-        for kind, value in rates.items():
+        linear = linear or rates["pinned"][0]
+        for kind, (value, used) in rates.items():
             print(f"{count} devices, {kind} arrays: {value:,.0f} images a second, "
-                  f"{value / (count * one['pinned']):.3f} of {count} times one pinned", flush=True)
+                  f"{value / (count * linear):.3f} of {count} times one with pinned arrays; "
+                  f"{used:.0f} us of this process for a batch", flush=True)
             if arguments.output:
                 with open(arguments.output, "a") as file:
                     file.write(json.dumps({
@@ -161,7 +175,7 @@ def main() -> None:
                         "gossamer", "device": "cuda", "precision": arguments.precision or "fp32",
                         "config": kind, "batch": arguments.batch,
                         "median_us": 1e6 * arguments.batch / value, "images_a_second": value,
-                        "of_linear": value / (count * one["pinned"]),
+                        "of_linear": value / (count * linear), "process_us": used,
                         "machine": devices[0].chip, "versions": {"gossamer": PACKAGE_VERSION},
                         "date": str(date.today())}) + "\n")
 

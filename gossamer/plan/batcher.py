@@ -148,7 +148,7 @@ class Batcher(Closable):
         request = self._request(inputs, named, deadline)
         with self._work.changed:
             error = self._add(request)
-            self._work.changed.notify()
+            self._work.notify()
         if error is not None:
             raise error
         return request.result
@@ -183,7 +183,7 @@ class Batcher(Closable):
             for request in made:
                 if isinstance(request, Request) and (error := self._add(request)):
                     request.fail(error)
-            self._work.changed.notify(len(made))
+            self._work.notify(len(made))
         return [request.result if isinstance(request, Request) else failed(request)
                 for request in made]
 

@@ -27,6 +27,7 @@ from gossamer.io.shared_object import SharedObject
 from gossamer.plan.choose.saved_options import stored
 from gossamer.plan.group_worker import MESSAGE_BYTES
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import Member
 from gossamer.tensor import TensorSpec
@@ -205,7 +206,9 @@ class ProcessMember(Member):
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
                 pass_fds=(other.fileno(), memory.descriptor))
         self._known = set()
-        self._send(("open", self.calls.device.name, self.network.path, self.plan.policy.threads))
+        policy = self.plan.policy
+        self._send(("open", self.calls.device.name, self.network.path,
+                    Policy(threads=policy.threads, boundary=policy.boundary)))
 
     def compute(self, batch: Batch) -> None:
         """Send a batch."""

@@ -68,7 +68,7 @@ def have_processes(devices: Sequence[Device]) -> bool:
 
 
 class _Changed:
-    """A lock, and what wakes the thread of a group; used as a condition.
+    """A lock, and what wakes the thread of a group.
 
     takes_tasks: whether the thread sleeps although a device could take a task.
     """
@@ -90,12 +90,7 @@ class _Changed:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def notify(self, n: int = 1) -> None:
-        """Wake the thread if a device could take a task."""
-        if self.takes_tasks:
-            self.notify_all()
-
-    def notify_all(self) -> None:
+    def wake(self) -> None:
         """Wake the thread."""
         self.takes_tasks = False
         os.eventfd_write(self.event, 1)
@@ -160,6 +155,10 @@ class _ProcessWork:
         self.is_done = threading.Event()
         self._group = group
 
+    def notify(self, tasks: int = 1) -> None:
+        """Say that next_task may return more tasks; the caller holds `changed`."""
+        self._group.notify(self)
+
     def start(self) -> None:
         """Begin to compute."""
         self._group.add(self)
@@ -168,7 +167,7 @@ class _ProcessWork:
         """Say that there are no more tasks."""
         with self.changed:
             self.is_over = True
-            self.changed.notify_all()
+            self.changed.wake()
 
     def close(self) -> None:
         """End the work, and wait until all tasks are done."""
@@ -273,7 +272,7 @@ class DeviceProcesses(Members):
                     self, lambda _: self._calls.popleft() if self._calls else None, _CALLS_DEPTH)
                 self._calling.start()
             self._calls.append(task)
-            self.changed.notify()
+            self._calling.notify()
         return result.result()
 
     def seconds(self, member: Member, size: int) -> float:
@@ -295,7 +294,17 @@ class DeviceProcesses(Members):
                 self._thread = threading.Thread(target=self._run, name="gossamer-group",
                                                 daemon=True)
                 self._thread.start()
-            self.changed.notify_all()
+            self.changed.wake()
+
+    def notify(self, source: _ProcessWork) -> None:
+        """Take notice of further tasks of a work; they fail where there are no processes any more.
+
+        The caller holds `changed`.
+        """
+        if self._problem is not None:
+            source.fail_all(self.all[0], self._problem)
+        elif self.changed.takes_tasks:
+            self.changed.wake()
 
     def wait_for(self, source: _ProcessWork) -> None:
         """Wait until the tasks of a work that is over are done."""
@@ -311,7 +320,7 @@ class DeviceProcesses(Members):
                 f"{self._name}: the plan is closed; make another one, or call it before "
                 "group.close() or the end of its with block")
             self._known.clear()
-            self.changed.notify_all()
+            self.changed.wake()
 
     def close(self) -> None:
         """End all processes, and wait for their ends; what is not computed yet fails."""

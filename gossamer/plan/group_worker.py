@@ -3,7 +3,7 @@
 `gossamer/plan/group_processes.py` starts it. Messages are pickled tuples, one in each packet of a
 socket:
 
-- `("open", device, network, threads)`: the first one. It is answered with `(0, None, "")`, or with
+- `("open", device, network, policy)`: the first one. It is answered with `(0, None, "")`, or with
   an error.
 - `("choices", path)`: the algorithms of the layers for further batch sizes.
 - `(number, batch, places)`: a batch, with the places of its inputs and then of its outputs. It is
@@ -32,7 +32,6 @@ from gossamer.errors import DeviceLostError, GossamerError, OutOfMemoryError, cu
 from gossamer.io.shared_memory import Place, SharedMemory
 from gossamer.io.shared_object import load
 from gossamer.model.graph import Graph
-from gossamer.ops.host_threads import Threads
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
@@ -51,18 +50,18 @@ class Worker:
     """A plan on a device, which computes arrays in shared memory.
 
     graph: the network, optimised for the device.
-    threads: threads of layers on the host.
+    policy: what the network's inputs, outputs and layers on the host depend on.
     problem: what makes the work slower than it could be, or "".
     """
 
     def __init__(self, graph: Graph, device: Device, memory: SharedMemory,
-                 threads: Threads) -> None:
+                 policy: Policy) -> None:
         self.at_once = 1 if device.on_processors else _AT_ONCE
         self.problem = ""
         self._graph = graph
         self._device = device
         self._memory = memory
-        self._threads = threads
+        self._policy = policy
         self._choices: StoredChoices | None = None
         self._locked: set[int] = set()
 
@@ -70,8 +69,7 @@ class Worker:
         """Add the choices of a batch size that the plan has not computed yet."""
         if self._choices is None:
             self._choices = StoredChoices(None, plain)
-            self._plan = Plan(self._graph, self._device, Policy(threads=self._threads),
-                              choices=self._choices)
+            self._plan = Plan(self._graph, self._device, self._policy, choices=self._choices)
             self._lanes = Lanes(self._plan.calls("be shared by several devices"), _KEPT_LANES)
         else:
             self._choices.add(plain)
@@ -186,8 +184,8 @@ def work() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     memory = SharedMemory(int(sys.argv[2]))
     try:
-        _, name, network, threads = _received(channel, wait=True)
-        worker = Worker(load(network), find(name), memory, threads)
+        _, name, network, policy = _received(channel, wait=True)
+        worker = Worker(load(network), find(name), memory, policy)
     except Exception as error:
         channel.send(pickle.dumps((0, _portable(error), "")))
         return

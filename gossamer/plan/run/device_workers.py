@@ -281,7 +281,10 @@ class Work(Protocol):
     """Tasks that several devices compute."""
 
     changed: Any
-    """Notified when next_task may return a task; next_task is called while this is held."""
+    """A lock that is held while next_task is called."""
+
+    def notify(self, tasks: int = 1) -> None:
+        """Say that next_task may return more tasks; the caller holds `changed`."""
 
     def start(self) -> None:
         """Begin to compute."""
@@ -321,6 +324,10 @@ class SharedWork:
             self._threads.append(threading.Thread(
                 target=self._compute, args=(member, Lanes(member.calls, sizes * at_once), at_once),
                 name="gossamer computes", daemon=True))
+
+    def notify(self, tasks: int = 1) -> None:
+        """Say that next_task may return more tasks; the caller holds `changed`."""
+        self.changed.notify(tasks)
 
     def start(self) -> None:
         """Start the threads."""

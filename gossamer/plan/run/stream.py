@@ -192,7 +192,7 @@ class _Pipeline:
                 else:
                     with self._work.changed:
                         self._tasks.append(task)
-                        self._work.changed.notify()
+                        self._work.notify()
                     del task
                 del item, entry
                 self.room.acquire()
