@@ -75,10 +75,17 @@ class GroupArrays:
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.memory = SharedMemory()
         self._plans = plans
+        self._networks: dict[Plan, SharedObject] = {}
         self._forms: dict[int, Form] = {}
         self._lock = threading.Lock()
         self._threads = max(1, min(_COPIERS, processors()))
         self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
+
+    def network(self, plan: Plan) -> SharedObject:
+        """Return the graph of a plan, for its processes."""
+        if plan not in self._networks:
+            self._networks[plan] = SharedObject(plan.graph)
+        return self._networks[plan]
 
     def form(self, batch: int) -> Form:
         """Return what is known of a batch size, which is planned if it is new."""
@@ -169,16 +176,14 @@ class ProcessMember(Member):
     """A device of a group with its process, which only the thread of the group uses.
 
     plan: the plan that has chosen the algorithms.
-    network: the plan's graph.
     error: why the device gets no process any more; None while it may have one.
     is_ready: whether the process has opened the device and takes batches.
     deaths: number of processes that have ended by themselves.
     """
 
-    def __init__(self, plan: Plan, network: SharedObject) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__(plan.calls("be shared by several devices"))
         self.plan = plan.choosing
-        self.network = network
         self.error: DeviceError | None = None
         self.is_ready = False
         self.deaths = 0
@@ -190,8 +195,9 @@ class ProcessMember(Member):
         """Process ID; None if there is no process. The process may have ended."""
         return None if self._popen is None else self._popen.pid
 
-    def start(self, memory: SharedMemory, variables: Mapping[str, str]) -> None:
-        """Start the process. Raises OSError if the system cannot."""
+    def start(self, arrays: GroupArrays, variables: Mapping[str, str]) -> None:
+        """Start the process. Raises OSError or GossamerError if that is not possible."""
+        network, memory = arrays.network(self.plan), arrays.memory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         self.channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # the last words of a process are for its error; with GOSSAMER_DEBUG all are for the user
@@ -207,7 +213,7 @@ class ProcessMember(Member):
                 pass_fds=(other.fileno(), memory.descriptor))
         self._known = set()
         policy = self.plan.policy
-        self._send(("open", self.calls.device.name, self.network.path,
+        self._send(("open", self.calls.device.name, network.path,
                     Policy(threads=policy.threads, boundary=policy.boundary)))
 
     def compute(self, batch: Batch) -> None:
@@ -225,10 +231,13 @@ class ProcessMember(Member):
             self.channel.send(pickle.dumps(message))
 
     def received(self) -> Any:
-        """Return the next answer, or None if the process has ended."""
+        """Return the next answer, or None if the process has ended.
+
+        Raises BlockingIOError if there is no answer.
+        """
         try:
-            data = self.channel.recv(MESSAGE_BYTES)
-        except OSError:
+            data = self.channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except ConnectionError:
             return None
         return pickle.loads(data) if data else None
 

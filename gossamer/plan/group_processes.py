@@ -30,13 +30,14 @@ from gossamer.device.host import processors
 from gossamer.errors import (
     DeviceError,
     DeviceLostError,
+    GossamerError,
     GossamerWarning,
     InputError,
     OutOfMemoryError,
 )
 from gossamer.io.shared_memory import SharedMemory
-from gossamer.io.shared_object import SharedObject
-from gossamer.plan.group_process import Batch, Form, GroupArrays, ProcessLanes, ProcessMember
+from gossamer.plan.group_process import Form, GroupArrays, ProcessLanes, ProcessMember
+from gossamer.plan.group_tasks import Changed, ProcessWork, Task
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.calls import Calls, form_of
 from gossamer.plan.run.device_workers import (
@@ -67,118 +68,9 @@ def have_processes(devices: Sequence[Device]) -> bool:
             and SharedMemory.is_supported() and bool(sys.executable))
 
 
-class _Changed:
-    """A lock, and what wakes the thread of a group.
-
-    takes_tasks: whether the thread sleeps although a device could take a task.
-    """
-
-    def __init__(self) -> None:
-        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.event).atexit = False
-        self.takes_tasks = False
-        self.free()
-
-    def free(self) -> None:
-        """Make another lock; after a fork nobody may be left to release the old one."""
-        # reentrant, because garbage that is collected meanwhile may end a stream or a group
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def wake(self) -> None:
-        """Wake the thread."""
-        self.takes_tasks = False
-        os.eventfd_write(self.event, 1)
-
-    def clear(self) -> None:
-        """Forget that the thread was woken."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.event)
-
-
-class _Task:
-    """A task in progress.
-
-    source: the work that it belongs to.
-    failed, error: a device that has failed to compute it, and its error.
-    deaths: number of processes that have ended while they computed it.
-    batch: the batch that was sent to a process.
-    collect: returns the result when the batch is computed.
-    """
-
-    def __init__(self, source: _ProcessWork, task: BatchTask) -> None:
-        self.source = source
-        self.task = task
-        self.failed: ProcessMember | None = None
-        self.error: DeviceError | None = None
-        self.deaths = 0
-        self.batch: Batch | None = None
-        self.collect: Collect = lambda: None
-        source.in_progress += 1
-
-    def finish(self) -> None:
-        """Set the result, or the error of `collect`."""
-        try:
-            result = self.collect()
-        except Exception as error:
-            self.fail(error)
-        else:
-            self.source.in_progress -= 1
-            self.task.result.set_result(result)
-
-    def fail(self, error: Exception) -> None:
-        """Set an error, with the caller's name of the batch."""
-        self.source.in_progress -= 1
-        self.task.result.set_exception(self.task.name(error))
-
-
-class _ProcessWork:
-    """The tasks of a stream, of a batcher or of calls; takes the place of `SharedWork`.
-
-    in_progress: number of tasks that were taken and are not done.
-    is_over: whether there are no more tasks.
-    is_done: set when all tasks of a work that is over are done.
-    """
-
-    def __init__(self, group: DeviceProcesses, next_task: Callable[[Member], BatchTask | None],
-                 depth: int) -> None:
-        self.changed = group.changed
-        self.next_task = next_task
-        self.depth = depth
-        self.in_progress = 0
-        self.is_over = False
-        self.is_done = threading.Event()
-        self._group = group
-
-    def notify(self, tasks: int = 1) -> None:
-        """Say that next_task may return more tasks; the caller holds `changed`."""
-        self._group.notify(self)
-
-    def start(self) -> None:
-        """Begin to compute."""
-        self._group.add(self)
-
-    def end(self) -> None:
-        """Say that there are no more tasks."""
-        with self.changed:
-            self.is_over = True
-            self.changed.wake()
-
-    def close(self) -> None:
-        """End the work, and wait until all tasks are done."""
-        self.end()
-        self._group.wait_for(self)
-
-    def fail_all(self, member: Member, error: Exception) -> None:
-        """Fail the tasks that wait."""
-        with self.changed:
-            while (task := self.next_task(member)) is not None:
-                task.result.set_exception(task.name(error))
+def _anew(error: Exception) -> Exception:
+    """Return an error like another one, which was raised before and has its traceback."""
+    return type(error)(str(error))
 
 
 class DeviceProcesses(Members):
@@ -192,20 +84,19 @@ class DeviceProcesses(Members):
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         super().__init__(())
-        networks = {plan.choosing: SharedObject(plan.choosing.graph) for plan in plans}
-        self.arrays = GroupArrays(list(networks))
-        self.changed = _Changed()
-        self._processes = [ProcessMember(plan, networks[plan.choosing]) for plan in plans]
+        self.arrays = GroupArrays(list({plan.choosing: None for plan in plans}))
+        self.changed = Changed()
+        self._processes = [ProcessMember(plan) for plan in plans]
         self.all = [*self._processes]
         self._lanes = {member: ProcessLanes(self.arrays, member) for member in self._processes}
         self._name = plans[0].graph.name
-        self._sources: deque[_ProcessWork] = deque()
-        self._again: deque[_Task] = deque()
-        self._tasks: dict[ProcessMember, dict[int, _Task]] = {
+        self._sources: deque[ProcessWork] = deque()
+        self._again: deque[Task] = deque()
+        self._tasks: dict[ProcessMember, dict[int, Task]] = {
             member: {} for member in self._processes}
         self._known: dict[Hashable, Form] = {}
         self._calls: deque[BatchTask] = deque()
-        self._calling: _ProcessWork | None = None
+        self._calling: ProcessWork | None = None
         self._thread: threading.Thread | None = None
         self._problem: Exception | None = None
         self._failed = False
@@ -241,12 +132,12 @@ class DeviceProcesses(Members):
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[key] = form
-        calls.last_batch = batch
         return self._begin_of(form, inputs, arrays)
 
     def _begin_of(self, form: Form, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Begin:
         """Copy the arrays of a batch to shared memory, and return what begins the batch."""
         placed = self.arrays.placed(form, arrays)
+        self.all[0].calls.last_batch = form.batch
 
         def begin(lanes: Any) -> Collect:
             collect = lanes.sent(form, placed)
@@ -256,11 +147,11 @@ class DeviceProcesses(Members):
 
     def _check_usable(self) -> None:
         if self._problem is not None:
-            raise self._problem
+            raise _anew(self._problem)
 
     def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
-             sizes: int = 2) -> _ProcessWork:
-        return _ProcessWork(self, next_task, depth)
+             sizes: int = 2) -> ProcessWork:
+        return ProcessWork(self, next_task, depth)
 
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         result: Future[Any] = Future()
@@ -268,7 +159,7 @@ class DeviceProcesses(Members):
                          result)
         with self.changed:
             if self._calling is None:
-                self._calling = _ProcessWork(
+                self._calling = ProcessWork(
                     self, lambda _: self._calls.popleft() if self._calls else None, _CALLS_DEPTH)
                 self._calling.start()
             self._calls.append(task)
@@ -283,7 +174,7 @@ class DeviceProcesses(Members):
         calls.device.synchronize()
         calls.contexts.clear()
 
-    def add(self, source: _ProcessWork) -> None:
+    def add(self, source: ProcessWork) -> None:
         """Begin to compute the tasks of a work."""
         with self.changed:
             if self._problem is not None:
@@ -296,7 +187,7 @@ class DeviceProcesses(Members):
                 self._thread.start()
             self.changed.wake()
 
-    def notify(self, source: _ProcessWork) -> None:
+    def notify(self, source: ProcessWork) -> None:
         """Take notice of further tasks of a work; they fail where there are no processes any more.
 
         The caller holds `changed`.
@@ -306,7 +197,7 @@ class DeviceProcesses(Members):
         elif self.changed.takes_tasks:
             self.changed.wake()
 
-    def wait_for(self, source: _ProcessWork) -> None:
+    def wait_for(self, source: ProcessWork) -> None:
         """Wait until the tasks of a work that is over are done."""
         with self.changed:
             is_added = source in self._sources
@@ -356,7 +247,9 @@ class DeviceProcesses(Members):
                     if descriptor == self.changed.event:
                         self.changed.clear()
                     elif descriptor in self._of_channel:
-                        self._receive(self._of_channel[descriptor])
+                        # the number may by now be that of the channel of another process
+                        with suppress(BlockingIOError):
+                            self._receive(self._of_channel[descriptor])
         except BaseException as error:
             debug.logger.exception("the processes of %s are given up", self._name)
             self._problem = DeviceError(f"{self._name}: the processes of its devices were given "
@@ -368,8 +261,8 @@ class DeviceProcesses(Members):
         # each process uses its share of the processors
         share = str(max(1, processors() // len(self._processes)))
         try:
-            member.start(self.arrays.memory, {"OMP_NUM_THREADS": share})
-        except OSError as error:
+            member.start(self.arrays, {"OMP_NUM_THREADS": share})
+        except (OSError, GossamerError) as error:
             self._give_up(member, DeviceError(
                 f"no process can be started for {member.calls.device.name}: {error}"))
         else:
@@ -409,7 +302,7 @@ class DeviceProcesses(Members):
             any(member.is_ready and len(self._tasks[member]) < depth
                 for member in self._processes))
 
-    def _next(self) -> tuple[ProcessMember, _Task] | None:
+    def _next(self) -> tuple[ProcessMember, Task] | None:
         """Return a task, and the device with the fewest tasks that may take it."""
         ready = [member for member in self._processes if member.is_ready]
         for task in self._again:
@@ -426,10 +319,10 @@ class DeviceProcesses(Members):
                         taken := source.next_task(member)) is not None:
                     # the next task is another work's
                     self._sources.rotate(-1 - self._sources.index(source))
-                    return member, _Task(source, taken)
+                    return member, Task(source, taken)
         return None
 
-    def _begin(self, member: ProcessMember, task: _Task) -> None:
+    def _begin(self, member: ProcessMember, task: Task) -> None:
         lanes: Any = self._lanes[member]
         lanes.begun_batch = None
         try:
@@ -462,7 +355,7 @@ class DeviceProcesses(Members):
             self._give_up(member, error if isinstance(error, DeviceError) else
                           DeviceError(f"{member.calls.device.name}: {error}"))
 
-    def _answered(self, member: ProcessMember, task: _Task, error: Exception | None) -> None:
+    def _answered(self, member: ProcessMember, task: Task, error: Exception | None) -> None:
         """Set the result of a task, or have another device compute it once more."""
         assert task.batch is not None
         if isinstance(error, DeviceError):
@@ -505,7 +398,7 @@ class DeviceProcesses(Members):
                     continue
                 taken = source.next_task(self.usable[0])
                 if taken is not None:
-                    self._again.append(_Task(source, taken))
+                    self._again.append(Task(source, taken))
                     return any(member.is_ready for member in self._processes)
                 self._sources.remove(source)
                 source.is_done.set()
@@ -517,10 +410,10 @@ class DeviceProcesses(Members):
         for task in [task for task in self._again
                      if not any(member is not task.failed for member in left)]:
             self._again.remove(task)
-            task.fail(task.error or self._last_error())
+            task.fail(_anew(task.error or self._last_error()))
         if not left:
             for source in tuple(self._sources):
-                source.fail_all(self.usable[0], self._last_error())
+                source.fail_all(self.usable[0], _anew(self._last_error()))
 
     def _last_error(self) -> DeviceError:
         """Return why the device that is not left out computes nothing."""
