@@ -370,6 +370,27 @@ class Device(CoreDevice, OtherLibraries):
         """
         return False
 
+    def lock_pages(self, array: np.ndarray) -> None:
+        """Page-lock the memory of an array, if `locks_pages` is true.
+
+        The memory stays locked until the process ends.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Contiguous memory that starts at a page and has whole pages.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The driver cannot lock this memory.
+        """
+
+    @property
+    def needs_own_process(self) -> bool:
+        """True if one process cannot feed several such devices at their full rate."""
+        return False
+
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Copy a page-locked array to the start of a buffer, in the stream's order.
 

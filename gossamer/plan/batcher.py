@@ -18,17 +18,15 @@ from typing import Any
 from gossamer import debug
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
 from gossamer.io.text import duration_text
-from gossamer.measure import called
 from gossamer.model.infer.resolve import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
     Closable,
     Member,
     Members,
-    SharedWork,
+    Work,
     failed,
     host_arrays,
 )
@@ -36,9 +34,6 @@ from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
 """Maximum number of batches in flight on a device: one is copied while another is computed."""
-_WARM_CALLS = 3
-"""Number of warm-up executions of a new context: the first loads kernels, the second captures a
-graph of the steps, and the third captures a graph of the copies and steps."""
 
 
 class Batcher(Closable):
@@ -97,7 +92,7 @@ class Batcher(Closable):
         self.times = {size: max(each[size] for each in times.values())
                       for size in sorted(set.intersection(*map(set, times.values())))}
         self._waiting = WaitingRequests(times)
-        self._work = SharedWork(members, self._waiting.next_task, _DEPTH, len(sizes))
+        self._work = members.work(self._waiting.next_task, _DEPTH, len(sizes))
         self._is_closed = False
         self._work.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
@@ -153,7 +148,7 @@ class Batcher(Closable):
         request = self._request(inputs, named, deadline)
         with self._work.changed:
             error = self._add(request)
-            self._work.changed.notify()
+            self._work.notify()
         if error is not None:
             raise error
         return request.result
@@ -188,7 +183,7 @@ class Batcher(Closable):
             for request in made:
                 if isinstance(request, Request) and (error := self._add(request)):
                     request.fail(error)
-            self._work.changed.notify(len(made))
+            self._work.notify(len(made))
         return [request.result if isinstance(request, Request) else failed(request)
                 for request in made]
 
@@ -287,7 +282,7 @@ class Batcher(Closable):
         self._work.close()
 
 
-def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
+def _give_up(work: Work, waiting: WaitingRequests) -> None:
     """End a dropped batcher's threads, and fail its requests."""
     with work.changed:
         waiting.fail_all(InputError("the batcher was dropped; keep a reference to it until the "
@@ -305,19 +300,13 @@ def _times(members: Members, sizes: list[int],
     for member in members.usable:
         kind = member.calls.device.kind
         if kind not in times:
-            times[kind] = measured_times(partial(_seconds, member.calls), sizes, most_s)
+            times[kind] = measured_times(partial(_seconds, members, member), sizes, most_s)
     return {member: times[member.calls.device.kind] for member in members.usable}
 
 
-def _seconds(calls: Calls, size: int) -> float:
-    """Return the seconds of a call with a batch of zeros, including copies.
-
-    This is the median of several samples.
-    """
-    context = calls.make_context(size, None)
-    for _ in range(_WARM_CALLS):
-        context.begin(context.pinned)()
-    seconds = called(lambda: context.begin(context.pinned)()).median_us / 1e6
-    debug.logger.info("%s on %s: a batch of %d takes %s", calls.graph.name,
-                      calls.device.name, size, duration_text(1e6 * seconds))
+def _seconds(members: Members, member: Member, size: int) -> float:
+    """Return the seconds of a batch of zeros on a device, including copies."""
+    seconds = members.seconds(member, size)
+    debug.logger.info("%s on %s: a batch of %d takes %s", member.calls.graph.name,
+                      member.calls.device.name, size, duration_text(1e6 * seconds))
     return seconds

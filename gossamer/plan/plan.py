@@ -63,6 +63,12 @@ class Plan(CallablePlan):
     note : callable, optional
         Called with a line of text before each measurement of a layer or a plan.
 
+    Attributes
+    ----------
+    choosing : Plan
+        The plan of the same kind of device that chooses first; this plan itself, unless
+        `choose_beside` named another.
+
     Raises
     ------
     InputError
@@ -100,6 +106,7 @@ class Plan(CallablePlan):
         self._end_to_end: dict[int, EndToEnd] = {}
         self._call_us: dict[int, float] = {}
         self._lock = threading.RLock()
+        self.choosing = self
         if policy.strict and graph.tail is not None:
             check_parts(graph)
         if choices is None:
@@ -152,6 +159,7 @@ class Plan(CallablePlan):
             anything yet.
         """
         self._lock = other._lock
+        self.choosing = other
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.

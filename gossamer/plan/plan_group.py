@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find_several
-from gossamer.errors import InputError
+from gossamer.errors import GossamerWarning, InputError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.plan import Plan
+from gossamer.plan.run.calls import check_pinned
+from gossamer.plan.run.context import single
 from gossamer.plan.run.device_workers import Closable, Member, Members
 from gossamer.plan.run.stream import ResultStream
 
@@ -46,8 +50,22 @@ class PlanGroup(Closable):
         self.plans = tuple(plans)
         if not self.plans:
             raise InputError("a group needs at least one plan; give one for each device")
-        self.members = Members([plan.calls("be shared by several devices") for plan in self.plans])
+        self.members = self._members()
+        weakref.finalize(self, self.members.end)
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
+
+    def _members(self) -> Members:
+        """Return the devices, which have processes where that makes them faster."""
+        from gossamer.plan import group_processes
+
+        calls = [plan.calls("be shared by several devices") for plan in self.plans]
+        if group_processes.have_processes([plan.device for plan in self.plans]):
+            try:
+                return group_processes.DeviceProcesses(self.plans)
+            except OSError as error:
+                warnings.warn(f"the devices share one process, because memory cannot be shared "
+                              f"with others: {error}", GossamerWarning, stacklevel=4)
+        return Members(calls)
 
     @classmethod
     def of(cls, devices: Sequence[Device], make: Callable[[Device], Plan]) -> PlanGroup:
@@ -167,7 +185,7 @@ class PlanGroup(Closable):
         DeviceError
             If two devices fail to compute the call; the error of the first one is raised.
         """
-        return self.members.computed(lambda member: self._plan_of[member](*inputs, **named))
+        return self.members.call(inputs, named)
 
     async def run_async(self, *inputs: Any, **named: Any) -> Any:
         """Compute the network's outputs without blocking the event loop.
@@ -220,7 +238,37 @@ class PlanGroup(Closable):
         """
         for plan in self.plans:
             plan.calls("be streamed")
-        return ResultStream(self.members, batches, depth, errors)
+        return ResultStream(self.members, batches, depth, errors, self)
+
+    def pinned(self, batch: int) -> Any:
+        """Return page-locked arrays for inputs.
+
+        The devices read page-locked memory at the full speed of their buses. Fill the arrays in
+        place, and call or stream the group with them: no copy is made on the CPU, also where each
+        device has its own process. The arrays stay valid when the group is closed.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images, 1 or more.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The input's array of zeros, or a tuple of arrays for several inputs.
+
+        Raises
+        ------
+        InputError
+            If the batch size is less than 1, or not supported by the network, or the group is
+            closed.
+        OutOfMemoryError
+            If the memory of the arrays cannot be page-locked.
+        """
+        for plan in self.plans:
+            plan.calls("have pinned inputs")
+        check_pinned(batch)
+        return single(self.members.pinned(batch))
 
     def report(self, batch: int | None = None) -> Report:
         """Return the first device's report, with a note on all devices.
@@ -252,7 +300,11 @@ class PlanGroup(Closable):
         Report
             The report of the first plan that takes part, with its times in microseconds.
         """
-        return self._with_notes(self._first().profile(batch))
+        first = self._first()
+        try:
+            return self._with_notes(first.profile(batch))
+        finally:
+            self.members.free_contexts(first.calls("be profiled"))
 
     def _first(self) -> Plan:
         return self._plan_of[self.members.usable[0]]
@@ -273,5 +325,6 @@ class PlanGroup(Closable):
         DeviceError
             If a device fails.
         """
+        self.members.close()
         for plan in self.plans:
             plan.close()

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--latency", default="500ms")
+    parser.add_argument("--device", default="host", help="as of gossamer serve, such as cuda:all")
     arguments = parser.parse_args()
     photos = [np.random.default_rng(seed).integers(0, 256, (1, 224, 224, 3), np.uint8)
               for seed in range(_BODIES)]
@@ -36,7 +37,8 @@ def main() -> int:
     head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [
         {"name": plan.inputs[0].name, "datatype": "UINT8", "shape": [1, 224, 224, 3],
          "parameters": {"binary_data_size": photos[0].nbytes}}]}).encode()
-    with served("mobilenet_v2", "--device", "host", "--latency", arguments.latency) as server:
+    with served("mobilenet_v2", "--device", arguments.device,
+                "--latency", arguments.latency) as server:
         outcome = run(Request(
             "127.0.0.1", server.port, "/v2/models/mobilenet_v2/infer",
             {"Inference-Header-Content-Length": str(len(head))},

@@ -39,7 +39,7 @@ class _Context:
         self.program = SimpleNamespace(batch=len(self._memory))
 
     def begin(self, arrays: Sequence[np.ndarray],
-              computing: Any) -> Callable[[], Sequence[np.ndarray]]:
+              computing: Any, results: Any = None) -> Callable[[], Sequence[np.ndarray]]:
         """Copies a batch, and returns the function that waits for its result."""
         np.copyto(self._memory, arrays[0])
         end = self._device.queue(self._seconds)

@@ -278,7 +278,8 @@ def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) ->
 def test_batch_sizes_up_to_the_largest(most: int, sizes: list[int], tmp_path: Path,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     # a size whose measured time is disturbed would be left out
-    monkeypatch.setattr("gossamer.plan.batcher._seconds", lambda plan, batch: 1.0)
+    monkeypatch.setattr("gossamer.plan.batcher._seconds",
+                        lambda members, member, batch: 1.0)
     with Batcher(compiled(small(), find("host"), tmp_path), most=most, latency=10) as batcher:
         assert list(batcher.times) == sizes
         assert repr(batcher).endswith(f": batches of {str(sizes)[1:-1]}; 0 waiting>")

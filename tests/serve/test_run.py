@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ import pytest
 from gossamer.device.registry import find
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import runs
 from tests.serve.requests import body_of, output_of
 
 httpx = pytest.importorskip("httpx")
@@ -32,9 +34,10 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX"
 
 
 @contextmanager
-def served(*arguments: Any, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*arguments: Any, device: str = "host",
+           **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Gives the body a process that serves, and its address."""
-    command = [sys.executable, "-m", "gossamer", "serve", *map(str, arguments), "--device", "host",
+    command = [sys.executable, "-m", "gossamer", "serve", *map(str, arguments), "--device", device,
                "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, **settings})
@@ -69,7 +72,31 @@ def file(tmp_path: Path) -> Path:
     return save(small(), tmp_path).rename(tmp_path / "small.onnx")
 
 
-def test_sigterm_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
+WITH_PROCESSES = """
+from gossamer.plan import group_processes
+
+group_processes.have_processes = lambda devices: len(devices) > 1
+"""
+
+
+def workers_of(pid: int) -> list[int]:
+    """Returns the processes of devices that a process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (b"group_worker" in (folder / "cmdline").read_bytes()
+                    and f"PPid:\t{pid}\n" in (folder / "status").read_text()):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+@pytest.mark.parametrize("names", ["host", "host,host"])
+def test_sigterm_under_load_loses_no_request(names: str, file: Path, tmp_path: Path) -> None:
+    # Python imports this module at its start
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "sitecustomize.py").write_text(WITH_PROCESSES)
+    folders = os.pathsep.join([str(tmp_path / "start"), *filter(None, sys.path)])
     plan = tmp_path / "saved.plan"
     compiled(small(), find("host"), tmp_path).save(plan)
     problems: list[str] = []
@@ -91,17 +118,20 @@ def test_sigterm_under_load_loses_no_request(file: Path, tmp_path: Path) -> None
                     ended.append(caller)
                     return
 
-    with served(file, plan, "--grace", "0.3") as (process, address):
+    with served(file, plan, "--grace", "0.3", device=names,
+                PYTHONPATH=folders) as (process, address):
         callers = [threading.Thread(target=send, args=(address, caller)) for caller in range(4)]
         for caller in callers:
             caller.start()
         deadline = time.monotonic() + 20
         while min(answered) < 5 and time.monotonic() < deadline:
             time.sleep(0.02)
+        workers = workers_of(process.pid)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
         for caller in callers:
             caller.join(20)
+    assert len(workers) == (4 if names == "host,host" else 0) and not any(map(runs, workers))
     # all were told that the server ends, and none of their requests was lost
     assert min(answered) >= 5 and not problems and sorted(ended) == [0, 1, 2, 3]
     assert (process.returncode, out) == (0, "ended\n")

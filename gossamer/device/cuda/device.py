@@ -280,6 +280,21 @@ class CudaDevice(DriverDevice):
     def is_page_locked(self, array: np.ndarray) -> bool:
         return memory.is_page_locked(array)
 
+    def lock_pages(self, array: np.ndarray) -> None:
+        try:
+            memory.lock_pages(self, array)
+        except DriverError as error:
+            raise OutOfMemoryError(f"{self.name} cannot lock {array.nbytes} bytes of host memory: "
+                                   f"{error}") from None
+
+    @property
+    def needs_own_process(self) -> bool:
+        # in another compute mode the device has one process, which is this one
+        mode = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+        device = self.checked("reading its compute mode", driver.cuDeviceGet(self.index))
+        return self.checked("reading its compute mode", driver.cuDeviceGetAttribute(
+            mode, device)) == driver.CUcomputemode.CU_COMPUTEMODE_DEFAULT
+
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:

@@ -98,6 +98,16 @@ def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
     return np.frombuffer(memoryview(memory), np.uint8)
 
 
+def lock_pages(device: DriverDevice, array: np.ndarray) -> None:
+    """Page-lock the memory of an array for all devices of this process.
+
+    Raises DriverError if the driver cannot lock it.
+    """
+    with device.current():
+        check(driver.cuMemHostRegister(array.ctypes.data, array.nbytes,
+                                       driver.CU_MEMHOSTREGISTER_PORTABLE))
+
+
 def is_page_locked(array: np.ndarray) -> bool:
     """Return whether an array is in page-locked memory known to the driver."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE

@@ -80,20 +80,26 @@ class StoredChoices:
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
                  made_for: str = "", threads: Threads | None = None) -> None:
         self.path = path or Path()
-        self.plain = plain
+        self.plain: dict[str, Mapping[str, Any]] = {}
         self.notices = notices
         self.made_for = made_for
         self._threads = threads
-        self._choices = {int(batch): {(step["layer"], step["inserted"]): step
-                                      for step in program["steps"]}
-                         for batch, program in plain.items()}
-        self._reshapes = {
-            int(batch): {name: Format(**{**fields, "border": tuple(fields["border"]),
-                                         "other_channels": tuple(fields["other_channels"])})
-                         for name, fields in program["reshapes"].items()}
-            for batch, program in plain.items()}
+        self._choices: dict[int, dict[tuple[str, bool], Stored]] = {}
+        self._reshapes: dict[int, dict[str, Format]] = {}
+        self.add(plain)
         if not self._choices:
             raise ValueError("it contains no choices")
+
+    def add(self, plain: StoredPrograms) -> None:
+        """Add the choices of further batch sizes."""
+        self.plain.update(plain)
+        for batch, program in plain.items():
+            self._reshapes[int(batch)] = {
+                name: Format(**{**fields, "border": tuple(fields["border"]),
+                                "other_channels": tuple(fields["other_channels"])})
+                for name, fields in program["reshapes"].items()}
+            self._choices[int(batch)] = {(step["layer"], step["inserted"]): step
+                                         for step in program["steps"]}
 
     @property
     def batches(self) -> list[int]:

@@ -105,8 +105,7 @@ class Calls:
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return page-locked arrays for the inputs; see `Plan.pinned`."""
-        if not isinstance(batch, Integral) or batch < 1:
-            raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
+        check_pinned(batch)
         return self.contexts.of(batch).first().page_locked()
 
     def check_usable(self) -> None:
@@ -157,7 +156,7 @@ class Calls:
         known = self._known.get(form)
         if known is None:
             batch = binding.batch_of(self.graph, arrays, inputs)
-            empty = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
+            empty = self.empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
             if empty:
                 return [binding.like_on_host(inputs[0], array) for array in empty]
             known = partial(self._computed, batch)
@@ -193,7 +192,7 @@ class Calls:
                  for info, array in zip(graph.inputs, inputs, strict=True)]
         arrays = binding.on_device(device, graph, taken, stream)
         batch = binding.batch_of(graph, arrays, inputs)
-        empty = () if batch else self._empty_outputs(batch)
+        empty = () if batch else self.empty_outputs(batch)
         if empty:
             return self._like(inputs[0], binding.new_outputs(device, graph, [
                 default_spec(array.shape, str(array.dtype)) for array in empty], stream))
@@ -221,13 +220,19 @@ class Calls:
         """Return device results as arrays of another array's library."""
         return tuple(self.device.like(array, result) for result in results)
 
-    def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
-        """Return the outputs if all of them are empty arrays; () if one is not."""
+    def empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
+        """Return the outputs if all of them are empty arrays, and otherwise ()."""
         static = resolve(self.network, batch)
         outputs = [np.zeros(static.shapes[info.name],
                             info.returned_dtype or static.dtypes[info.name])
                    for info in self.network.outputs]
         return () if any(array.size for array in outputs) else outputs
+
+
+def check_pinned(batch: int) -> None:
+    """Raise InputError unless a number of images can have pinned arrays."""
+    if not isinstance(batch, Integral) or batch < 1:
+        raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable:

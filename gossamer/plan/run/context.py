@@ -133,26 +133,27 @@ class Context:
         with self._lock:
             return self._begun(arrays, results, graph)()
 
-    def begin(self, arrays: Sequence[np.ndarray], computing: Any = None) -> Finish:
+    def begin(self, arrays: Sequence[np.ndarray], computing: Any = None,
+              results: Sequence[np.ndarray] | None = None) -> Finish:
         """Enqueue an execution, and return a function for its outputs.
 
         The function waits for the outputs and returns them as compute() does. The function has to
         be called before the next execution begins.
 
-        computing: a stream on which several contexts execute their steps; by default this context's
-        own stream. With a shared stream, one context computes while another copies. With streams of
-        their own, contexts would compute and end at the same time, and the device would be idle
-        while all of them copy. If no input exceeds MOST_STAGED_BYTES, the context's own stream is
-        used in any case.
+        computing: a stream that several contexts share for computing, so that with large inputs and
+        outputs one context computes while another copies. If they computed at the same time on
+        their own streams, they would also end at the same time, and the device would be idle while
+        all of them copy. None means this context's own stream.
+        results: as for compute().
         """
         self.device.check_usable()
         if self._whole is not None:
-            computed = self.compute(arrays)
+            computed = self.compute(arrays, results)
             return lambda: computed
         if all(array.nbytes <= MOST_STAGED_BYTES for array in arrays):
             computing = None
         with self._lock:
-            return self._begun(arrays, computing=computing)
+            return self._begun(arrays, results, computing=computing)
 
     def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
                graph: Transfer | None = None, computing: Any = None) -> Finish:

@@ -12,19 +12,24 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
+from gossamer.measure import called
 from gossamer.model.graph import Graph
 from gossamer.plan.run import binding
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context, single
+
+_WARM_CALLS = 3
+"""Number of warm-up executions of a new context: the first loads kernels, the second captures a
+graph of the steps, and the third captures a graph of the copies and steps."""
 
 Collect = Callable[[], Any]
 """Function that waits until the device has computed a batch, and returns the batch's result."""
@@ -73,13 +78,15 @@ class Lanes:
         self._idle.append(lane)
         del self._idle[:-self._most_idle]
 
-    def begun(self, lane: Context, arrays: Sequence[np.ndarray]
-              ) -> Callable[[], Sequence[np.ndarray]]:
+    def begun(self, lane: Context, arrays: Sequence[np.ndarray],
+              results: Sequence[np.ndarray] | None = None) -> Callable[[], Sequence[np.ndarray]]:
         """Enqueue a batch of host arrays on a lane.
 
         Returns the function that waits for the batch's outputs.
+
+        results: contiguous arrays that receive the outputs; by default new arrays.
         """
-        collect = lane.begin(arrays, self.computing)
+        collect = lane.begin(arrays, self.computing, results)
 
         def outputs() -> Sequence[np.ndarray]:
             results = collect()
@@ -98,27 +105,10 @@ def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     return arrays, binding.batch_of(graph, arrays, inputs)
 
 
-def checked(plans: Sequence[Calls], item: Any) -> Begin:
-    """Check a batch, and return the function that begins it.
-
-    The function can begin the batch on any of the plans, which are plans of one network. With
-    several plans, arrays have to be in host memory. Raises InputError if the batch does not fit the
-    network.
-    """
-    calls = plans[0]
-    inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
-    if len(plans) == 1 and binding.are_on(calls.device, inputs):
-        return _on_device(calls, inputs)
-    arrays, batch = host_arrays(calls.graph, inputs)
-
-    def begin(lanes: Lanes) -> Collect:
-        if any(array.size == 0 for array in arrays):
-            return partial(lanes.calls, inputs)
-        collect = lanes.begun(lanes.take(batch), arrays)
-        return lambda: single([binding.like_on_host(inputs[0], array) if inputs else array
-                               for array in collect()])
-
-    return begin
+def like_inputs(inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Any:
+    """Return the outputs of a batch as arrays of its first input's library."""
+    return single([binding.like_on_host(inputs[0], array) if inputs else array
+                   for array in arrays])
 
 
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
@@ -169,6 +159,56 @@ class Members:
         """The devices that are not left out."""
         return [member for member in self.all if not member.problem]
 
+    def checked(self, item: Any) -> Begin:
+        """Check a batch, and return the function that begins it.
+
+        The function can begin the batch on any of the devices. With several devices, arrays have to
+        be in host memory. Raises InputError if the batch does not fit the network.
+        """
+        calls = self.all[0].calls
+        inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
+        if len(self.all) == 1 and binding.are_on(calls.device, inputs):
+            return _on_device(calls, inputs)
+        arrays, batch = host_arrays(calls.graph, inputs)
+
+        def begin(lanes: Lanes) -> Collect:
+            if any(array.size == 0 for array in arrays):
+                return partial(lanes.calls, inputs)
+            collect = lanes.begun(lanes.take(batch), arrays)
+            return lambda: like_inputs(inputs, collect())
+
+        return begin
+
+    def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
+             sizes: int = 2) -> Work:
+        """Return tasks that the devices compute; see `SharedWork`."""
+        return SharedWork(self, next_task, depth, sizes)
+
+    def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Return the outputs of a call, computed on the least busy device."""
+        return self.computed(lambda member: member.calls(inputs, named))
+
+    def seconds(self, member: Member, size: int) -> float:
+        """Return the seconds of a batch of zeros on a device, including copies.
+
+        This is the median of several samples.
+        """
+        context = member.calls.make_context(size, None)
+        return seconds_of(lambda: context.begin(context.pinned)())
+
+    def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
+        """Return arrays for the inputs in memory that the devices read at their full rate."""
+        return self.usable[0].calls.page_locked(batch)
+
+    def free_contexts(self, calls: Calls) -> None:
+        """Free a plan's memory if the calls of the devices do not use it."""
+
+    def end(self) -> None:
+        """End what runs for the devices soon; contexts belong to the plans."""
+
+    def close(self) -> None:
+        """End what runs for the devices, and wait for that."""
+
     def computed(self, compute: Callable[[Member], Any], failed: Member | None = None,
                  error: DeviceError | None = None) -> Any:
         """Return the result of the least busy device.
@@ -213,6 +253,16 @@ class Members:
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
+class Receiver(Protocol):
+    """What receives the result of a batch, such as a future."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Receive the result."""
+
+    def set_exception(self, error: BaseException | None, /) -> None:
+        """Receive an error instead."""
+
+
 @dataclass(frozen=True, eq=False)
 class BatchTask:
     """A batch that one of the devices computes.
@@ -223,8 +273,27 @@ class BatchTask:
     """
 
     begin: Begin
-    result: Future[Any]
+    result: Receiver
     name: Callable[[Exception], Exception] = lambda error: error
+
+
+class Work(Protocol):
+    """Tasks that several devices compute."""
+
+    changed: Any
+    """A lock that is held while next_task is called."""
+
+    def notify(self, tasks: int = 1) -> None:
+        """Say that next_task may return more tasks; the caller holds `changed`."""
+
+    def start(self) -> None:
+        """Begin to compute."""
+
+    def end(self) -> None:
+        """Say that there are no more tasks."""
+
+    def close(self) -> None:
+        """End the work, and wait until all tasks are done."""
 
 
 class SharedWork:
@@ -255,6 +324,10 @@ class SharedWork:
             self._threads.append(threading.Thread(
                 target=self._compute, args=(member, Lanes(member.calls, sizes * at_once), at_once),
                 name="gossamer computes", daemon=True))
+
+    def notify(self, tasks: int = 1) -> None:
+        """Say that next_task may return more tasks; the caller holds `changed`."""
+        self.changed.notify(tasks)
 
     def start(self) -> None:
         """Start the threads."""
@@ -328,6 +401,13 @@ def _begun(task: BatchTask, lanes: Lanes) -> Collect:
         return task.begin(lanes)
     except Exception as error:
         return failed(error).result
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds of a call after its warm-up: the median of several samples."""
+    for _ in range(_WARM_CALLS):
+        call()
+    return called(call).median_us / 1e6
 
 
 def failed(error: Exception) -> Future[Any]:

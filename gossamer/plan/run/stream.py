@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -20,8 +19,6 @@ from gossamer.plan.run.device_workers import (
     BatchTask,
     Closable,
     Members,
-    SharedWork,
-    checked,
 )
 
 ERRORS = ("raise", "return")
@@ -38,7 +35,8 @@ class ResultStream(Closable, Iterator[Any]):
     garbage collected. A stream may be used as a context manager, which closes it at the end.
     """
 
-    def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
+    def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str,
+                 owner: object = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise InputError(f"depth {depth!r}: expected a whole number of 1 or more")
         if errors not in ERRORS:
@@ -51,6 +49,7 @@ class ResultStream(Closable, Iterator[Any]):
         except TypeError:
             raise InputError(f"batches is {kind_of(batches)}, expected an iterable of "
                              "batches") from None
+        self._owner = owner
         self._returns_errors = errors == "return"
         self._pipeline = _Pipeline(members, iterator, depth)
         self._is_over = False
@@ -71,15 +70,16 @@ class ResultStream(Closable, Iterator[Any]):
             raise StopIteration
         try:
             entry = self._pipeline.next_entry()
-            if isinstance(entry, Future):
-                error = entry.exception()
-                self._pipeline.room.release()
-                return error if error and self._returns_errors else entry.result()
         except (KeyboardInterrupt, SystemExit):
             self.close()
             raise
-        self.close()
-        raise StopIteration if entry is None else entry
+        if entry.is_end:
+            self.close()
+            raise StopIteration if entry.error is None else entry.error
+        self._pipeline.room.release()
+        if entry.error is None or self._returns_errors:
+            return entry.error or entry.result
+        raise entry.error
 
     def close(self) -> None:
         """End the threads, and free the stream's device memory.
@@ -89,6 +89,33 @@ class ResultStream(Closable, Iterator[Any]):
         """
         self._is_over = True
         self._pipeline.close()
+
+
+class _Entry:
+    """A batch of a stream, or the end, with its result or error; a receiver of results.
+
+    index: number of the batch.
+    is_end: whether there are no more batches.
+    """
+
+    __slots__ = ("done", "error", "index", "is_end", "result")
+
+    def __init__(self, index: int, done: SimpleQueue[_Entry], *, is_end: bool = False) -> None:
+        self.index = index
+        self.done = done
+        self.is_end = is_end
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def set_result(self, result: Any) -> None:
+        """Set the result, and hand out the entry."""
+        self.result = result
+        self.done.put(self)
+
+    def set_exception(self, error: BaseException | None) -> None:
+        """Set an error, and hand out the entry."""
+        self.error = error
+        self.done.put(self)
 
 
 class _Pipeline:
@@ -103,23 +130,31 @@ class _Pipeline:
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
-        self._plans = [member.calls for member in members.usable]
+        self._members = members
         self._iterator = iterator
-        self.room = threading.Semaphore(2 * depth * len(self._plans))
+        self.room = threading.Semaphore(2 * depth * len(members.usable))
         self._tasks: deque[BatchTask] = deque()
-        self._work = SharedWork(
-            members, lambda _: self._tasks.popleft() if self._tasks else None, depth)
-        self._entries: SimpleQueue[Future[Any] | BaseException | None] = SimpleQueue()
+        self._work = members.work(
+            lambda _: self._tasks.popleft() if self._tasks else None, depth)
+        self._done: SimpleQueue[_Entry] = SimpleQueue()
+        self._early: dict[int, _Entry] = {}
+        self._next = 0
         self._is_ending = False
         CLOSED_AT_EXIT.add(self)
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
 
-    def next_entry(self) -> Future[Any] | BaseException | None:
-        """Return the next future, the iterator's error, or None at the end."""
+    def next_entry(self) -> _Entry:
+        """Return the next batch when it is computed, or the end."""
         if not self._reader.ident:
             self._reader.start()
             self._work.start()
-        return self._entries.get()
+        while (entry := self._early.pop(self._next, None)) is None:
+            entry = self._done.get()
+            if entry.is_end and entry.index < 0:
+                return entry
+            self._early[entry.index] = entry
+        self._next += 1
+        return entry
 
     def end(self) -> None:
         """Make the threads end soon."""
@@ -128,7 +163,8 @@ class _Pipeline:
         with self._work.changed:
             self._tasks.clear()
         self._work.end()
-        self._entries.put(None)
+        # there is no order any more
+        _Entry(-1, self._done, is_end=True).set_exception(None)
 
     def close(self) -> None:
         """End the threads, and wait for them.
@@ -143,19 +179,20 @@ class _Pipeline:
     def _read(self) -> None:
         """Read and check the batches, and distribute them."""
         last: BaseException | None = None
+        index = -1
         try:
             self.room.acquire()
             for index, item in enumerate(self._iterator):
-                entry: Future[Any] = Future()
-                self._entries.put(entry)
+                entry = _Entry(index, self._done)
                 try:
-                    task = BatchTask(checked(self._plans, item), entry, partial(_of_batch, index))
+                    task = BatchTask(self._members.checked(item), entry,
+                                     partial(_of_batch, index))
                 except Exception as error:
                     entry.set_exception(_of_batch(index, error))
                 else:
                     with self._work.changed:
                         self._tasks.append(task)
-                        self._work.changed.notify()
+                        self._work.notify()
                     del task
                 del item, entry
                 self.room.acquire()
@@ -165,7 +202,7 @@ class _Pipeline:
             last = error
         # drop the caller's iterator: a generator is thereby closed in the thread that ran it
         self._iterator = iter(())
-        self._entries.put(last)
+        _Entry(index + 1, self._done, is_end=True).set_exception(last)
         self._work.end()
 
 

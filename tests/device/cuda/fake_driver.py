@@ -26,7 +26,7 @@ _DONE = ("cuStreamDestroy", "cuMemFree", "cuMemFreeAsync", "cuMemPoolSetAttribut
          "cuGraphDestroy", "cuGraphExecDestroy", "cuGraphLaunch", "cuLaunchKernel",
          "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
          "cuModuleUnload", "cuFuncSetAttribute", "cuGraphMemcpyNodeSetParams",
-         "cuGraphExecMemcpyNodeSetParams", "cuMemFreeHost")
+         "cuGraphExecMemcpyNodeSetParams", "cuMemFreeHost", "cuMemHostRegister")
 """The functions that return a status only."""
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gossamer.errors import OutOfMemoryError
+
 cuda_memory = pytest.importorskip("gossamer.device.cuda.memory", exc_type=ImportError)
 
 ADDRESS = 1000
@@ -182,3 +184,21 @@ def test_memory_is_freed_once(fake: Any, made: Any, stream: Any, free: str) -> N
     assert not any("Free" in call for call in fake.calls)
     del part
     assert [call.split()[:2] for call in fake.calls if "Free" in call] == [[free, str(address)]]
+
+
+def test_memory_of_other_processes_is_locked_for_all_devices(fake: Any, made: Any) -> None:
+    array = np.zeros(4096, np.uint8)
+    made.lock_pages(array)
+    assert fake.calls == ["MemHostRegister host 4096 1"]
+    fake.failing["cuMemHostRegister"] = [
+        cuda_memory.driver.CUresult.CUDA_ERROR_NOT_SUPPORTED]
+    with pytest.raises(OutOfMemoryError, match="cuda:0 cannot lock 4096 bytes of host memory: "
+                                               "CUDA_ERROR_NOT_SUPPORTED"):
+        made.lock_pages(array)
+
+
+@pytest.mark.parametrize(("mode", "several"), [(0, True), (2, False), (3, False)])
+def test_a_device_for_one_process_gets_no_other(fake: Any, made: Any, mode: int,
+                                                several: bool) -> None:
+    fake.numbers["COMPUTE_MODE"] = mode
+    assert made.needs_own_process is several

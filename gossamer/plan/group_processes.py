@@ -1,0 +1,449 @@
+"""The devices of a group, each with a process of its own.
+
+One interpreter cannot feed several fast GPUs. The processes compute batches that lie in memory
+which all of them share, and exchange short messages with this process. Here one thread hands out
+the batches and takes the answers for all streams, batchers and calls of a group. It alone starts,
+replaces and ends processes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Device
+from gossamer.device.host import processors
+from gossamer.errors import (
+    DeviceError,
+    DeviceLostError,
+    GossamerError,
+    GossamerWarning,
+    InputError,
+    OutOfMemoryError,
+)
+from gossamer.io.shared_memory import SharedMemory
+from gossamer.plan.group_process import Form, GroupArrays, ProcessLanes, ProcessMember
+from gossamer.plan.group_tasks import Changed, ProcessWork, Task
+from gossamer.plan.plan import Plan
+from gossamer.plan.run.calls import Calls, form_of
+from gossamer.plan.run.device_workers import (
+    CLOSED_AT_EXIT,
+    BatchTask,
+    Begin,
+    Collect,
+    Member,
+    Members,
+    host_arrays,
+    like_inputs,
+    seconds_of,
+)
+
+_MOST_DEATHS = 2
+"""Number of times that a batch is computed again because a process has ended; the batch itself may
+be the reason."""
+_MOST_KNOWN = 64
+"""Maximum number of forms of batches that are remembered."""
+_CALLS_DEPTH = 3
+"""Number of calls of the group that a device has at once."""
+
+
+def have_processes(devices: Sequence[Device]) -> bool:
+    """Return whether each of several devices gets a process of its own."""
+    return (len(set(map(id, devices))) == len(devices) > 1
+            and all(device.needs_own_process for device in devices)
+            and SharedMemory.is_supported() and bool(sys.executable))
+
+
+def _anew(error: Exception) -> Exception:
+    """Return an error like another one, which was raised before and has its traceback."""
+    return type(error)(str(error))
+
+
+class DeviceProcesses(Members):
+    """The devices of a group, each with a process that starts when the group is first used.
+
+    A process that ends is replaced once, and its batches are computed again. If the second one
+    ends, too, the device is left out with a warning.
+
+    plans: a plan of the same network for each device.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        super().__init__(())
+        self.arrays = GroupArrays(list({plan.choosing: None for plan in plans}))
+        self.changed = Changed()
+        self._processes = [ProcessMember(plan) for plan in plans]
+        self.all = [*self._processes]
+        self._lanes = {member: ProcessLanes(self.arrays, member) for member in self._processes}
+        self._name = plans[0].graph.name
+        self._sources: deque[ProcessWork] = deque()
+        self._again: deque[Task] = deque()
+        self._tasks: dict[ProcessMember, dict[int, Task]] = {
+            member: {} for member in self._processes}
+        self._known: dict[Hashable, Form] = {}
+        self._calls: deque[BatchTask] = deque()
+        self._calling: ProcessWork | None = None
+        self._thread: threading.Thread | None = None
+        self._problem: Exception | None = None
+        self._failed = False
+        self._warned: set[str] = set()
+        CLOSED_AT_EXIT.add(self)
+        _GROUPS.add(self)
+
+    def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
+        self._check_usable()
+        return self.arrays.pinned(batch)
+
+    def checked(self, item: Any) -> Begin:
+        inputs = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+        key = form_of(inputs)
+        form = self._known.get(key)
+        if form is not None:
+            return self._begin_of(form, inputs, inputs)
+        given = self.all[0].calls.in_order(inputs, {})
+        return self._checked(given, key if all(map(is_, given, inputs)) else None)
+
+    def _checked(self, inputs: tuple[Any, ...], key: Hashable) -> Begin:
+        """Check a batch, and remember that batches of its form need no more checks.
+
+        key: the form; None if it is not remembered.
+        """
+        self._check_usable()
+        calls = self.all[0].calls
+        arrays, batch = host_arrays(calls.graph, inputs)
+        if any(array.size == 0 for array in arrays) and (empty := calls.empty_outputs(batch)):
+            return lambda lanes: partial(like_inputs, inputs, empty)
+        form = self.arrays.form(batch)
+        if key is not None and type(inputs[0]) is np.ndarray:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = form
+        return self._begin_of(form, inputs, arrays)
+
+    def _begin_of(self, form: Form, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Begin:
+        """Copy the arrays of a batch to shared memory, and return what begins the batch."""
+        placed = self.arrays.placed(form, arrays)
+        self.all[0].calls.last_batch = form.batch
+
+        def begin(lanes: Any) -> Collect:
+            collect = lanes.sent(form, placed)
+            return lambda: like_inputs(inputs, collect())
+
+        return begin
+
+    def _check_usable(self) -> None:
+        if self._problem is not None:
+            raise _anew(self._problem)
+
+    def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
+             sizes: int = 2) -> ProcessWork:
+        return ProcessWork(self, next_task, depth)
+
+    def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        result: Future[Any] = Future()
+        task = BatchTask(self._checked(self.all[0].calls.in_order(inputs, named), None),
+                         result)
+        with self.changed:
+            if self._calling is None:
+                self._calling = ProcessWork(
+                    self, lambda _: self._calls.popleft() if self._calls else None, _CALLS_DEPTH)
+                self._calling.start()
+            self._calls.append(task)
+            self._calling.notify()
+        return result.result()
+
+    def seconds(self, member: Member, size: int) -> float:
+        inputs = self.pinned(size)
+        return seconds_of(lambda: self.call(inputs, {}))
+
+    def free_contexts(self, calls: Calls) -> None:
+        calls.device.synchronize()
+        calls.contexts.clear()
+
+    def add(self, source: ProcessWork) -> None:
+        """Begin to compute the tasks of a work."""
+        with self.changed:
+            if self._problem is not None:
+                source.fail_all(self.all[0], self._problem)
+                return
+            self._sources.append(source)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gossamer-group",
+                                                daemon=True)
+                self._thread.start()
+            self.changed.wake()
+
+    def notify(self, source: ProcessWork) -> None:
+        """Take notice of further tasks of a work; they fail where there are no processes any more.
+
+        The caller holds `changed`.
+        """
+        if self._problem is not None:
+            source.fail_all(self.all[0], self._problem)
+        elif self.changed.takes_tasks:
+            self.changed.wake()
+
+    def wait_for(self, source: ProcessWork) -> None:
+        """Wait until the tasks of a work that is over are done."""
+        with self.changed:
+            is_added = source in self._sources
+        if is_added and self._thread is not threading.current_thread():
+            source.is_done.wait()
+
+    def end(self) -> None:
+        """Make the thread end all processes soon."""
+        with self.changed:
+            self._problem = self._problem or InputError(
+                f"{self._name}: the plan is closed; make another one, or call it before "
+                "group.close() or the end of its with block")
+            self._known.clear()
+            self.changed.wake()
+
+    def close(self) -> None:
+        """End all processes, and wait for their ends; what is not computed yet fails."""
+        self.end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.arrays.close()
+
+    def forgotten(self) -> None:
+        """Make the group unusable after a fork; the processes belong to the parent."""
+        self.changed.free()
+        self._thread = None
+        self._sources.clear()
+        self._known.clear()
+        self._problem = DeviceError(
+            f"{self._name}: the processes of its devices belong to the process from which this one "
+            "was forked; start processes with multiprocessing.get_context('spawn') or joblib")
+        for member in self._processes:
+            member.forget()
+
+    # what follows is done by the thread of the group
+
+    def _run(self) -> None:
+        try:
+            self._poll = select.poll()
+            self._poll.register(self.changed.event, select.POLLIN)
+            self._of_channel: dict[int, ProcessMember] = {}
+            for member in self._processes:
+                self._start(member)
+            while self._problem is None:
+                self._dispatch()
+                for descriptor, _ in self._poll.poll():
+                    if descriptor == self.changed.event:
+                        self.changed.clear()
+                    elif descriptor in self._of_channel:
+                        # the number may by now be that of the channel of another process
+                        with suppress(BlockingIOError):
+                            self._receive(self._of_channel[descriptor])
+        except BaseException as error:
+            debug.logger.exception("the processes of %s are given up", self._name)
+            self._problem = DeviceError(f"{self._name}: the processes of its devices were given "
+                                        f"up: {type(error).__name__}: {error}")
+        finally:
+            self._end_all()
+
+    def _start(self, member: ProcessMember) -> None:
+        # each process uses its share of the processors
+        share = str(max(1, processors() // len(self._processes)))
+        try:
+            member.start(self.arrays, {"OMP_NUM_THREADS": share})
+        except (OSError, GossamerError) as error:
+            self._give_up(member, DeviceError(
+                f"no process can be started for {member.calls.device.name}: {error}"))
+        else:
+            self._of_channel[member.channel.fileno()] = member
+            self._poll.register(member.channel, select.POLLIN)
+
+    def _drop(self, member: ProcessMember) -> None:
+        """Take no more answers of a process; its tasks are computed again."""
+        self._poll.unregister(member.channel)
+        del self._of_channel[member.channel.fileno()]
+        self._again.extendleft(reversed(self._tasks[member].values()))
+        self._tasks[member] = {}
+
+    def _give_up(self, member: ProcessMember, error: DeviceError) -> None:
+        """Start no more processes for a device, and leave it out unless it is the last one."""
+        member.error = error
+        self._failed = True
+        if member.pid is not None:
+            self._drop(member)
+            member.stop()
+        with suppress(GossamerWarning):
+            self.leave_out(member, error)
+
+    def _dispatch(self) -> None:
+        """Give tasks to the processes that have room, and drop works that are done."""
+        self.changed.takes_tasks = True
+        while True:
+            if self._failed:
+                self._fail_hopeless()
+            while (found := self._next()) is not None:
+                self._begin(*found)
+            if not self._drop_done():
+                break
+        depth = max((source.depth for source in tuple(self._sources)), default=0)
+        # where no device is left, tasks fail at once
+        self.changed.takes_tasks = all(member.error is not None for member in self._processes) or (
+            any(member.is_ready and len(self._tasks[member]) < depth
+                for member in self._processes))
+
+    def _next(self) -> tuple[ProcessMember, Task] | None:
+        """Return a task, and the device with the fewest tasks that may take it."""
+        ready = [member for member in self._processes if member.is_ready]
+        for task in self._again:
+            for member in ready:
+                if member is not task.failed and len(self._tasks[member]) < task.source.depth:
+                    self._again.remove(task)
+                    return member, task
+        if not ready:
+            return None
+        member = min(ready, key=lambda member: len(self._tasks[member]))
+        with self.changed:
+            for source in self._sources:
+                if len(self._tasks[member]) < source.depth and (
+                        taken := source.next_task(member)) is not None:
+                    # the next task is another work's
+                    self._sources.rotate(-1 - self._sources.index(source))
+                    return member, Task(source, taken)
+        return None
+
+    def _begin(self, member: ProcessMember, task: Task) -> None:
+        lanes: Any = self._lanes[member]
+        lanes.begun_batch = None
+        try:
+            task.collect = task.task.begin(lanes)
+        except Exception as error:
+            task.fail(error)
+            return
+        task.batch = lanes.begun_batch
+        if task.batch is None:
+            task.finish()
+        else:
+            self._tasks[member][task.batch.number] = task
+
+    def _receive(self, member: ProcessMember) -> None:
+        """Take an answer of a process, or notice its end."""
+        answer = member.received()
+        if answer is None:
+            self._replace(member)
+            return
+        number, error, problem = answer
+        if problem and problem not in self._warned:
+            self._warned.add(problem)
+            with suppress(GossamerWarning):
+                warnings.warn(problem, GossamerWarning, stacklevel=2)
+        if number:
+            self._answered(member, self._tasks[member].pop(number), error)
+        elif error is None:
+            member.is_ready = True
+        else:
+            self._give_up(member, error if isinstance(error, DeviceError) else
+                          DeviceError(f"{member.calls.device.name}: {error}"))
+
+    def _answered(self, member: ProcessMember, task: Task, error: Exception | None) -> None:
+        """Set the result of a task, or have another device compute it once more."""
+        assert task.batch is not None
+        if isinstance(error, DeviceError):
+            if task.error is None and any(other is not member and other.error is None
+                                          for other in self._processes):
+                task.failed, task.error = member, error
+                self._failed = True
+                self._again.append(task)
+                return
+            error = task.error or error
+        elif error is None and task.failed is not None and task.failed.error is None:
+            assert task.error is not None
+            if not isinstance(task.error, OutOfMemoryError):
+                self._give_up(task.failed, task.error)
+        task.batch.error = error
+        task.finish()
+
+    def _replace(self, member: ProcessMember) -> None:
+        """Start another process in place of one that has ended, unless that happened before."""
+        tasks, was_ready = list(self._tasks[member].values()), member.is_ready
+        self._drop(member)
+        error = DeviceLostError(member.ended())
+        debug.logger.warning("%s", error)
+        member.deaths += 1
+        for task in tasks:
+            task.deaths += 1
+            if task.deaths > _MOST_DEATHS:
+                self._again.remove(task)
+                task.fail(error)
+        if was_ready and member.deaths == 1:
+            self._start(member)
+        else:
+            self._give_up(member, error)
+
+    def _drop_done(self) -> bool:
+        """Drop works without tasks; return whether a task was found that can be begun."""
+        with self.changed:
+            for source in tuple(self._sources):
+                if not source.is_over or source.in_progress:
+                    continue
+                taken = source.next_task(self.usable[0])
+                if taken is not None:
+                    self._again.append(Task(source, taken))
+                    return any(member.is_ready for member in self._processes)
+                self._sources.remove(source)
+                source.is_done.set()
+        return False
+
+    def _fail_hopeless(self) -> None:
+        """Fail the tasks that no device can take."""
+        left = [member for member in self._processes if member.error is None]
+        for task in [task for task in self._again
+                     if not any(member is not task.failed for member in left)]:
+            self._again.remove(task)
+            task.fail(_anew(task.error or self._last_error()))
+        if not left:
+            for source in tuple(self._sources):
+                source.fail_all(self.usable[0], _anew(self._last_error()))
+
+    def _last_error(self) -> DeviceError:
+        """Return why the device that is not left out computes nothing."""
+        error = next(member.error for member in self._processes if not member.problem)
+        assert error is not None
+        return error
+
+    def _end_all(self) -> None:
+        """End the processes, and fail all tasks."""
+        for member in self._processes:
+            self._again.extend(self._tasks[member].values())
+            member.stop()
+        assert self._problem is not None
+        for task in self._again:
+            task.fail(self._problem)
+        with self.changed:
+            while self._sources:
+                source = self._sources.popleft()
+                source.fail_all(self.all[0], self._problem)
+                source.is_done.set()
+
+
+_GROUPS: weakref.WeakSet[DeviceProcesses] = weakref.WeakSet()
+"""All groups, for a fork."""
+
+
+def _after_fork() -> None:
+    for group in list(_GROUPS):
+        group.forgotten()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,128 @@
+"""What the process of a device does with its arrays, here within this process."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.opencl import OpenCLDevice
+from gossamer.device.registry import find
+from gossamer.errors import CompileError, DeviceError, GossamerError, OutOfMemoryError
+from gossamer.io.shared_memory import SharedMemory
+from gossamer.plan import group_worker
+from gossamer.plan.choose.saved_options import stored
+from gossamer.plan.group_worker import Worker
+from gossamer.plan.policy import ANY
+from tests.fixtures import working_devices
+from tests.plan.device_stand_ins import LaterDevice
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+pytestmark = pytest.mark.skipif(not SharedMemory.is_supported(), reason="needs Linux")
+
+
+class LockingDevice(LaterDevice):
+    """PoCL as a device that locks pages of others' memory."""
+
+    is_refused = False
+
+    def __init__(self, pocl: OpenCLDevice) -> None:
+        super().__init__(pocl)
+        self.shared: list[np.ndarray] = []
+
+    def lock_pages(self, array: np.ndarray) -> None:
+        if self.is_refused:
+            raise OutOfMemoryError("the pages cannot be locked")
+        self.locked.append(array)
+        self.shared.append(array)
+
+
+@pytest.fixture
+def locking() -> LockingDevice:
+    if "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    pocl = working_devices()["pocl"]
+    assert isinstance(pocl, OpenCLDevice)
+    return LockingDevice(pocl)
+
+
+def worker_on(device: Any, memory: SharedMemory, folder: Path, *batches: int) -> Worker:
+    plan = compiled(small(), device, folder)
+    worker = Worker(plan.graph, device, memory, ANY)
+    for batch in batches:
+        worker.add_choices(stored({batch: plan.program(batch)}, device))
+    return worker
+
+
+def placed(memory: SharedMemory, batch: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Returns an input with an output, and their places."""
+    x, first = memory.empty((batch, 3, 6, 5), np.float32)
+    y, second = memory.empty((batch, 4), np.float32)
+    x[...] = images(batch, seed)
+    return x, y, (first, second)
+
+
+def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
+                                                       tmp_path: Path) -> None:
+    memory = SharedMemory()
+    worker = worker_on(locking, memory, tmp_path, 4, 2)
+    assert worker.at_once == 3
+    arrays = [placed(memory, 2 + seed % 2 * 2, seed) for seed in range(6)]
+    for _ in range(2):
+        for _, y, _ in arrays:
+            y[...] = 0
+        for start in (0, 3):
+            collects = [worker.begin(len(x), places) for x, _, places in arrays[start:start + 3]]
+            for collect in collects:
+                collect()
+        for x, y, _ in arrays:
+            assert_close(y, expected(x))
+    blocks = {memory.place(array) for array in locking.shared}
+    assert len(locking.shared) == len(blocks) == 12 and not worker.problem
+    assert {place.block for place in blocks if place} == {
+        place.block for _, _, places in arrays for place in places}
+
+
+def test_memory_that_cannot_be_locked_is_copied(locking: LockingDevice, tmp_path: Path) -> None:
+    locking.is_refused = True
+    memory = SharedMemory()
+    worker = worker_on(locking, memory, tmp_path, 3)
+    x, y, places = placed(memory, 3)
+    worker.begin(3, places)()
+    assert_close(y, expected(x))
+    assert worker.problem == "the pages cannot be locked"
+
+
+def test_a_processor_computes_one_batch_at_a_time(tmp_path: Path) -> None:
+    memory = SharedMemory()
+    worker = worker_on(find("host"), memory, tmp_path, 3)
+    assert worker.at_once == 1
+    x, y, places = placed(memory, 3)
+    worker.begin(3, places)()
+    assert_close(y, expected(x))
+    with pytest.raises(ValueError, match="1 arrays for 1 inputs and 1 outputs"):
+        worker.begin(3, places[:1])
+
+
+@pytest.mark.parametrize(("error", "kind", "text"), [
+    (DeviceError("a fault"), DeviceError, "a fault"),
+    (CompileError("no such kernel\nline 2"), CompileError, "no such kernel"),
+    (ZeroDivisionError("by zero"), GossamerError, "ZeroDivisionError: by zero"),
+    (DeviceError("long " * 10**5), DeviceError, "long long"),
+])
+def test_errors_that_are_sent(error: Exception, kind: type, text: str) -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def fail() -> None:
+        raise error
+
+    with here, there:
+        worker: Any = type("", (), {"problem": "slow"})
+        group_worker._answer(there, worker, 7, fail)
+        number, sent, problem = pickle.loads(here.recv(group_worker.MESSAGE_BYTES))
+    assert (number, type(sent), problem) == (7, kind, "slow")
+    assert text in str(sent)
