@@ -93,7 +93,8 @@ def test_serve_page_in_python(containing, tmp_path):
     compiled(small(), find("host"), tmp_path).close()
     run = subprocess.run([sys.executable, "-c", _python_of(DOCS / "serve.md", containing)],
                          cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith(("host, host 8", "(4, 4)\n" * 6, "(1, 4) (1, 4) (1, 4)")), run.stdout
+    assert run.stdout.startswith(("host, host 8", "(4, 4)\n" * 6, "(1, 4) (1, 4) (1, 4)")), (
+        run.stdout)
 
 
 def test_deploy_page_counts_servers(capsys):

@@ -37,9 +37,10 @@ _SOURCE = Path(__file__).with_name("batched.cl")
 _GROUPS = (1, 2, 4, 8, 16)
 _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
-_MOST_PARTS = tuple((forward, gradient) for gradient in (32, 16, 8, 4, 3, 2, 1, 0)
+_MOST_PARTS = tuple((forward, gradient) for gradient in (0, 1, 2, 3, 4, 8, 16, 32)
                     for forward in (gradient, 1) if forward <= gradient)
-"""Values of `_Memory.parts`; of those that fit, the one with the fewest cycles is used."""
+"""Values of `_Memory.parts`, the one that needs the least memory first; of those that fit, the one
+with the fewest cycles is used."""
 _SMALL = 1024
 """Limit on samples x units of the largest layer. Up to it, only layer 0 is divided among
 work-groups, and each work-group computes the layers above for all samples, with its own copy of
@@ -299,11 +300,17 @@ def _fitting(problem: BackpropProblem, groups: int, threads: int, limits: Limits
             break
         for moments in (True, False):
             for buffers in (2, 1) if chunks == 1 else (2,):
-                layouts = [_Layout(problem, groups, threads,
+                layouts = (_Layout(problem, groups, threads,
                                    _Memory(parts, moments, buffers, chunks), precision)
-                           for parts in _MOST_PARTS]
-                fitting = [layout for layout in layouts
-                           if 4 * layout.floats <= limits.shared_bytes_opt_in]
-                if fitting:
-                    return min(fitting, key=lambda layout: layout.cycles)
+                           for parts in _MOST_PARTS)
+                # the first numbers of parts need the least memory
+                least = next(layouts)
+                if _fits(least, limits):
+                    return min((layout for layout in (least, *layouts) if _fits(layout, limits)),
+                               key=lambda layout: layout.cycles)
     return None
+
+
+def _fits(layout: _Layout, limits: Limits) -> bool:
+    """Return whether the shared memory of a work-group holds a layout."""
+    return 4 * layout.floats <= limits.shared_bytes_opt_in
