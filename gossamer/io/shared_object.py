@@ -50,12 +50,16 @@ class SharedObject:
         name: Any = self._file.name
         self.path = (name if isinstance(name, str) else f"/proc/{os.getpid()}/fd/{name}"), end
 
+    def close(self) -> None:
+        """Remove the file; other processes keep what they have loaded."""
+        self._file.close()
+
     def __enter__(self) -> SharedObject:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._file.close()
+        self.close()
 
 
 def _new_file() -> IO[bytes]:

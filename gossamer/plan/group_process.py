@@ -136,14 +136,22 @@ class GroupArrays:
         parts = min(target.nbytes // _PART_BYTES, self._threads, len(target) if target.ndim else 1)
         if parts < 2:
             np.copyto(target, source)
-        else:
+            return target, place
+        try:
             list(self._copiers.map(np.copyto, np.array_split(target, parts),
                                    np.array_split(source, parts)))
+        except RuntimeError:
+            # the threads were ended meanwhile
+            np.copyto(target, source)
         return target, place
 
     def close(self) -> None:
-        """End the threads that copy; arrays stay valid."""
+        """End the threads that copy, and close the files for processes; arrays stay valid."""
         self._copiers.shutdown(wait=False)
+        for shared in (*self._networks.values(),
+                       *(each for form in tuple(self._forms.values())
+                         for each in form.choices.values())):
+            shared.close()
 
 
 class Batch:

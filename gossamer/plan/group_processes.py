@@ -216,9 +216,10 @@ class DeviceProcesses(Members):
     def close(self) -> None:
         """End all processes, and wait for their ends; what is not computed yet fails."""
         self.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None:
+            self.arrays.close()
+        elif self._thread is not threading.current_thread():
             self._thread.join()
-        self.arrays.close()
 
     def forgotten(self) -> None:
         """Make the group unusable after a fork; the processes belong to the parent."""
@@ -434,6 +435,7 @@ class DeviceProcesses(Members):
                 source = self._sources.popleft()
                 source.fail_all(self.all[0], self._problem)
                 source.is_done.set()
+        self.arrays.close()
 
 
 _GROUPS: weakref.WeakSet[DeviceProcesses] = weakref.WeakSet()
