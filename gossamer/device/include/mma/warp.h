@@ -1,10 +1,9 @@
-/* Multiplication by a warp on tensor cores, and the packing of two float16 operands in a
- * register. */
+/* Multiplication on tensor cores by one warp, and packing of two float16 numbers in a register. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#define HALVES 1 /* 1: operands are float16; 0: operands are floats, read as TF32 */
 #endif
 
 #include "dialect/common.h"
@@ -19,7 +18,8 @@
     return packed;
 }
 
-/* max.NaN.f16x2: returns the larger of two numbers in each half, or NaN where one is NaN. */
+/* max.NaN.f16x2: returns, in each half, the larger of the two numbers in `a` and `b`; NaN if one of
+ * the two is NaN. */
 [[maybe_unused]] INLINE uint larger_halves(uint a, uint b)
 {
     uint result;

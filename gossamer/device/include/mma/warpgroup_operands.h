@@ -1,11 +1,11 @@
 /* The text and the operands of wgmma instructions (sm_90a) for each width. The width is the number
- * of lines of the right operand. sums[j] has a lane's four sums of lines 8 j to 8 j + 7.
+ * of lines of the right operand. sums[j] holds a lane's four sums for lines 8 j to 8 j + 7.
  *
  * WGMMA_TEXT(form, width) is the text of an instruction, and WGMMA_SUMS(width) are its outputs. The
  * inputs depend on the form:
  *
  *   WGMMA_SS       float16: "l"(left), "l"(right), "r"(adds)
- *   WGMMA_RS       float16, or TF32 where HALVES is 0: "r" for four registers of the left operand,
+ *   WGMMA_RS       float16, or TF32 if HALVES is 0: "r" for four registers of the left operand,
  *                  "l"(right)
  *   WGMMA_SPARSE   float16, 2:4 sparse on the left: "l"(left), "l"(right), "r"(indices),
  *                  "n"(selector)

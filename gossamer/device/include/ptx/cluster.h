@@ -9,10 +9,11 @@
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items
  *                      of the cluster.
  *   CLUSTER_SEND()     BARRIER, then the first half of a CLUSTER_BARRIER. Only the last of the
- *                      THREADS / 32 warps arrives with release semantics, which makes the writes of
- *                      the work-group visible. The release is a fence for the whole device: the
- *                      last warp waits until its own copies and stores are complete, so it should
- *                      issue few of them. The other warps do not wait for their own.
+ *                      THREADS / 32 warps arrives with release semantics. This release makes the
+ *                      writes of the whole work-group visible. It is a fence for the whole device:
+ *                      the last warp waits until its own copies and stores are complete. The last
+ *                      warp should therefore issue few copies and stores. The other warps do not
+ *                      wait for theirs.
  *   CLUSTER_RECEIVE()  the second half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once
