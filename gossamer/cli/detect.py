@@ -130,10 +130,10 @@ class _Run:
     batch: maximum number of photos in a batch.
     output: the files of --output; None without the option.
     prints: whether the objects on a photo are printed as soon as they are found.
-    findings: the photos so far, with the objects on each.
+    findings: the objects on each photo so far.
     failed: number of unreadable photos.
-    timed: number of timed photos. If there are several batches, the first is not timed, because its
-    time includes the choice of the plan's algorithms.
+    timed: number of timed photos. If there are several batches, the first batch is not timed: its
+    time would include the choice of the plan's algorithms.
     seconds: total time of the timed photos.
     """
 
@@ -255,8 +255,8 @@ class Finding:
 class DetectOutput:
     """The files of --output.
 
-    --output names one photo, a folder of photos with a list of the findings (.json), or only a
-    list.
+    --output names the file of one photo, a folder for photos and a list of the findings (.json), or
+    only the file of a list.
 
     name: value of the option.
     photos: the photos in order.

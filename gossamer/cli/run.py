@@ -191,7 +191,7 @@ def _tell_of_negatives(inverted: list[str]) -> None:
 
 
 _MOST_ANSWERS = 20
-"""Maximum number of rows of an --input array whose classes are printed, from the first row on."""
+"""Maximum number of rows whose classes are printed: the first rows of an --input array."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
