@@ -31,13 +31,13 @@ MOST_DEATHS = 3
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is killed."""
 _ENDS_SECONDS = 5.0
-"""Seconds after which a process is killed if its pipe has failed but it has not ended."""
+"""Seconds that a process may take to end after its pipe has failed; it is then killed."""
 _OOM_SCORE = "500"
 """The oom_score_adj of the processes (at most 1000): Linux kills them early if memory runs out."""
 
 
 class NoProcessError(GossamerError):
-    """No process can run a task; the caller may run it itself."""
+    """No process can run a task; the caller may run the task itself."""
 
 
 class ProcessEndedError(GossamerError):
