@@ -124,13 +124,13 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build, which PyOpenCL turns into a warning
+            # PyOpenCL turns build logs into warnings, and some drivers write a log for every build
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the traceback refer to the program, which must be released while the
-                # lock is held
+                # the frames of the traceback refer to the program: clear them here, so that the
+                # program is released while the lock is held
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "

@@ -123,8 +123,8 @@ class OpenCLMemory:
     """An allocation and its sub-buffers.
 
     Sub-buffers are released only with the allocation, latest first. If two sub-buffers overlap and
-    the older one is released first, NVIDIA's driver accesses freed memory, which eventually crashes
-    the process.
+    the older one is released first, NVIDIA's driver accesses freed memory. The process then crashes
+    sooner or later.
 
     calls: the lock for calls of the driver.
     """

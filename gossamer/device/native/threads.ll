@@ -235,7 +235,7 @@ end:
 }
 
 ; Runs jobs one after another. The parameters are the address of the jobs, the number of jobs, and
-; the address of the shared memory, which is 0 if there are no other threads.
+; the address of the shared memory. The last address is 0 if there are no other threads.
 define void @jobs(ptr %jobs, i64 %count, i64 %memory, ptr %unused) {
 entry:
   %control = call i64 @flush()

@@ -124,7 +124,7 @@ _making = threading.Lock()
 
 
 def _pool(count: int) -> _Pool | None:
-    """Return a pool of `count` threads, which later calls share.
+    """Return a pool of `count` threads; later calls with this count return the same pool.
 
     The result is None for one thread, and on systems without futexes.
     """

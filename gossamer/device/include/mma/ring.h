@@ -1,5 +1,5 @@
-/* Rings of slots in shared memory, which producer warps fill and consumer warps read (sm_90). The
- * functions count the phases of the barriers, so that kernels need not.
+/* Rings of slots in shared memory (sm_90). Producer warps fill the slots, and consumer warps read
+ * them. The functions count the phases of the barriers, so that kernels need not.
  *
  * A slot has two barriers. A phase of `filled` ends when the slot has been filled, and a phase of
  * `read` when the slot has been read. Each warp has its own Ring, and calls for each slot in turn:

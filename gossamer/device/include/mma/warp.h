@@ -27,9 +27,9 @@
     return result;
 }
 
-/* Prepares a float, given by its bits, for tensor cores, which truncate it to the 11 significant
- * bits of TF32. Half of the last of these bits is added, so that the truncation rounds. NaN and
- * infinity are returned unchanged. */
+/* Prepares a float, given by its bits, for tensor cores. Tensor cores truncate a float to the 11
+ * significant bits of TF32. Half of the last of these bits is therefore added, so that the
+ * truncation rounds. NaN and infinity are returned unchanged. */
 [[maybe_unused]] INLINE uint round_to_tf32(uint bits)
 {
     float power_of_two = __int_as_float((int)(bits & 0xff800000u));

@@ -92,8 +92,9 @@
 #define WGMMA_224(form) form(224, REGISTERS_224, "%112", "%113", "%114", "%115", "%116", "%117")
 #define WGMMA_256(form) form(256, REGISTERS_256, "%128", "%129", "%130", "%131", "%132", "%133")
 
-/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory: lines of 128
- * bytes with the 128-byte swizzle, which repeats every eight lines (1024 bytes). */
+/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory. The operand
+ * has lines of 128 bytes with the 128-byte swizzle. The swizzle repeats every eight lines (1024
+ * bytes). */
 [[maybe_unused]] INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;

@@ -1,5 +1,6 @@
-/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory. If
- * CLUSTER is 1, CLUSTER_BARRIER and CLUSTER_SEND are BARRIER, and the other macros are empty.
+/* Clusters of CLUSTER work-groups (sm_90). The work-groups of a cluster can write to one another's
+ * shared memory. If CLUSTER is 1, CLUSTER_BARRIER and CLUSTER_SEND are BARRIER, and the other
+ * macros are empty.
  *
  *   CLUSTER_DIMS       precedes LAUNCH_BOUNDS of a kernel.
  *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: signals that this work-group is running.
