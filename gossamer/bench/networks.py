@@ -149,8 +149,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # start with the lowest precision: its candidates include those of the other precisions, whose
-    # times are then in the tuning cache
+    # start with the lowest precision: its candidates include those of the other precisions, so that
+    # the tuning cache then has the times for the other precisions
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),

@@ -90,8 +90,8 @@ def detect(
 def _photos(images: Sequence[str]) -> list[Path]:
     """Return the given photos; a folder is replaced by its photos, sorted by name.
 
-    A notice lists images in unsupported formats, which are skipped. Raises InputError for a folder
-    without photos.
+    Images in unsupported formats are skipped, and listed in a notice. Raises InputError for a
+    folder without photos.
     """
     Image.init()
     paths: list[Path] = []
@@ -260,7 +260,7 @@ class DetectOutput:
 
     name: value of the option.
     photos: the photos in order.
-    read: the other input files of the command, which must not be replaced.
+    read: the other input files of the command; they must not be replaced.
     """
 
     name: str

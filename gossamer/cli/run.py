@@ -234,7 +234,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
     """Print the device, notes, best classes and a summary of other outputs.
 
-    table: whether to print the times of the layers, which the report must contain.
+    table: whether to print the times of the layers; the report must then contain these times.
     """
     print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)
