@@ -1,4 +1,4 @@
-"""ValueFacts: facts about all values of a tensor, such as bounds.
+"""ValueFacts: bounds and other facts that hold for all values of a tensor.
 
 The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
 multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd

@@ -31,7 +31,8 @@ class ResultRow:
     device: API used by the contender.
     machine: name of the chip.
     run_id: common identifier of all rows of a run.
-    notice: text about a disturbance of the times, such as other programs on the processors, or "".
+    notice: text about a disturbance of the times, for example by other programs on the processors;
+    "" without one.
     tail: the number of calls, and percentiles such as "p99_us"; empty unless calls were timed
     individually.
     """

@@ -12,9 +12,9 @@ class Style:
     """The resizing conventions of a family of networks.
 
     fill: grey level, from 0 to 255, around a letterboxed photo.
-    centred: whether a letterboxed photo is centred in the input; otherwise it is in the upper left
-    corner.
-    corners_meet: whether resizing aligns the centres of the corner pixels, as in Darknet; otherwise
+    centred: true if a letterboxed photo is centred in the input, false if the photo is in the upper
+    left corner.
+    corners_meet: true if resizing aligns the centres of the corner pixels, as in Darknet; false if
     it aligns the outer corners of the images, as in OpenCV.
     """
 

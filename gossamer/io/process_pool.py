@@ -88,7 +88,7 @@ class ProcessPool:
         NoProcessError if no process can call the function, or ProcessEndedError if the process
         ended during the call.
 
-        what: description of the work in the past tense, such as "compiled a kernel", for the error.
+        what: description of the work for the error, in the past tense, such as "compiled a kernel".
         """
         return self._submit(self._do, what, function, *arguments)
 
