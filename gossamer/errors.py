@@ -1,8 +1,8 @@
 """The errors and warnings that gossamer raises, and helpers for their messages.
 
-A message is one line that says what is wrong, where, and what to do. Its length is limited,
-because it quotes names and values from untrusted files. Only a CompileError contains a complete
-build log.
+A message is one line that says what is wrong, where, and what to do. The length of a message is
+limited, because messages quote names and values from untrusted files. Only a CompileError contains
+a complete build log.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Function:
     numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
     c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
     the constants.
-    flops: number of floating-point operations that one evaluation counts as.
+    flops: number of floating-point operations that are counted for one evaluation.
     """
 
     arity: int
@@ -78,7 +78,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return x to the power y.
 
-    For integers and y < 0, the power is rounded towards 0; it is 0 if x = 0.
+    If x and y are integers and y < 0, the power is rounded towards 0; for x = 0, it is 0.
     """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)
@@ -399,7 +399,8 @@ class Composer:
     def build(self, *outputs: Value, first: str | None = None) -> tuple[list[str], Expression]:
         """Return the operands that the outputs depend on, and the expression of these operands.
 
-        first: the operand to put first; this operand is kept even if no output depends on it.
+        first: the operand to return first, even if no output depends on it; None for no such
+        operand.
         """
         steps = list(self._steps)
         needed: set[int] = set()

@@ -1,4 +1,4 @@
-"""ValueFacts: facts about all values of a tensor, such as bounds.
+"""ValueFacts: bounds and other facts that hold for all values of a tensor.
 
 The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
 multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd
@@ -19,7 +19,7 @@ Exact = Fraction | float
 
 _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
-"""The largest float32 number, and the smallest positive one that no device flushes to 0."""
+"""The largest float32 number, and the smallest normal one. Devices may flush smaller ones to 0."""
 
 _SAMPLES = (64, 4096)
 """Numbers of leading values that are tested for a common grid before the whole array is tested.
@@ -35,9 +35,9 @@ class ValueFacts:
     The facts say nothing about NaN and values computed from NaN. -0.0 counts as 0.
 
     low, high: the bounds (inclusive); each may be infinite.
-    step: 0.0 if any real number from low to high may occur. Otherwise the values lie on a grid:
-    every value, and `high` if it is finite, is exactly low + k * step for some k = 0, 1, 2, ...
-    If only one value is possible, low = high and step = 0.0.
+    step: 0.0 if any real number from low to high may occur, or if low = high and only one value is
+    possible. Otherwise the values lie on a grid: every value is exactly low + k * step for some
+    k = 0, 1, 2, ...; a finite `high` has this form, too.
     nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods of
     this class do not set `nan` in their results.
 

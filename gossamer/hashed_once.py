@@ -10,8 +10,8 @@ from typing import Any
 class HashedOnce:
     """A base class for frozen dataclasses that are often used as keys.
 
-    The hash is computed once. Pickles contain only the fields, not the hash: the hashes of strings
-    differ between processes.
+    The hash is computed once per object. Pickles contain the fields but not the hash, because the
+    hashes of strings differ between processes.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -50,8 +50,8 @@ _ROUNDS = 3
 class LayerGroup:
     """Layers whose total time is known in every plan.
 
-    A group is one layer, or several layers that cannot be timed separately, because a step of at
-    least one plan computes them together.
+    A group is one layer, or several layers that a step of at least one plan computes together, so
+    that they cannot be timed separately.
 
     layers: the names of the layers.
     pruned: the names of the layers that can be pruned.
@@ -66,10 +66,10 @@ class LayerGroup:
 
     @property
     def pays_from(self) -> Way | None:
-        """The least sparse unstructured way such that it and all sparser ones pay, or None.
+        """The unstructured way from which on pruning pays, or None.
 
-        A way pays if the layers are faster with it than unchanged. Times within SLACK count as
-        equal. None means that the sparsest way does not pay.
+        This way and all sparser ones pay. A way pays if it makes the layers faster; times within
+        SLACK count as equal. None means that the sparsest way does not pay.
         """
         lowest = None
         for way in reversed([way for way in WAYS
@@ -105,7 +105,7 @@ class Advice:
     groups: the layers that can be pruned, in the network's order.
     others_us: microseconds of all other steps, by the name of the way or AS_IT_IS.
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
-    absent: the reasons why ways were not measured, by the name of the way.
+    absent: for each way that was not measured, the reason, by the name of the way.
     warnings: sentences about possible disturbances of the measurement.
     choice: the layers to prune for the requested speed-up, measured together; None if no speed-up
     was requested.
@@ -223,7 +223,7 @@ def _choice(advice: Advice, speed_up: float, keep: Collection[str],
 
 
 def _why_absent(layers: Sequence[PrunedLayer]) -> str:
-    """Return why a way of pruning changed no layer; "" if it pruned at least one."""
+    """Return why a way of pruning changed no layer; "" if at least one layer was pruned."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
     return "" if "" in reasons else f"applies to no layer: {'; '.join(reasons)}"
 
@@ -235,7 +235,7 @@ def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yield the smallest groups such that every step computes layers of one group only.
+    """Yield the smallest groups of layers for which no step computes layers of two groups.
 
     Groups without a layer that can be pruned are omitted.
 
@@ -268,8 +268,8 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
     The pattern is "unstructured". If no choice of layers is expected to reach the speed-up, the
     choice that makes the network fastest is returned.
 
-    Layers are chosen greedily by the time saved per new zero weight. Once a single further change
-    is enough to reach the speed-up, the sufficient change with the fewest new zeros is chosen, and
+    Layers are chosen greedily by the time saved per new zero weight. If any
+    single further change would reach the speed-up, the one with the fewest new zeros is made, and
     the search ends. The network's time is assumed to be proportional to the sum of its steps'
     times.
 

@@ -22,7 +22,7 @@ ROUNDS = 5
 _MOST_SAMPLES = 2**21
 """Maximum number of calls that a thread times per round of a closed loop, to limit memory."""
 _SPIN_S = 2e-4
-"""A thread stops sleeping this many seconds before a call is due, and then polls the clock.
+"""Seconds before a call is due at which a thread stops sleeping, and starts polling the clock.
 
 A sleep until the call is due may end too late.
 """
@@ -98,8 +98,8 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
     """Measure contenders in turn, in several rounds.
 
-    The result contains, for each contender, the times of its calls, or the error that a call
-    raised.
+    The result contains one entry per contender: the times of the contender's calls, or the error
+    that a call raised.
 
     contenders: one function per contender that creates a `Call`. In each round, each thread creates
     one `Call`, calls it once untimed, and then times it repeatedly.

@@ -45,11 +45,11 @@ LATENCY, THROUGHPUT = "latency", "throughput"
 BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-locked"
 """Contenders besides the plain call of a plan and the plain stream.
 
-BOUND calls a plan that is bound to its input, ONE_BY_ONE makes consecutive calls instead of a
-stream, and PINNED streams arrays in page-locked memory.
+BOUND calls a plan that is bound to its input. ONE_BY_ONE makes consecutive calls instead of using a
+stream. PINNED streams arrays that are in page-locked memory.
 """
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
-"""Target microseconds and maximum number of batches of a throughput sample.
+"""Target duration in microseconds, and maximum number of batches, of a throughput sample.
 
 The start-up time of a stream, 64 ms on the host of an H100, is a small share of such a sample.
 """
@@ -202,12 +202,12 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class Shares:
-    """Lower bounds of the time per batch: kernels alone and copies alone.
+    """Two lower bounds of the time per batch: the kernels alone, and the copies alone.
 
     batch, nbytes: images and bytes per batch.
     kernels_us: microseconds of the kernels alone, per batch.
     bus: bandwidth of copies to the device, in bytes per microsecond.
-    more: text to append.
+    more: text to append to the description; "" for none.
     """
 
     batch: int

@@ -27,7 +27,7 @@ from gossamer.tensor import Format, default_spec
 CHECKED_IMAGES = 2
 """Number of images compared with the reference, if a network computes each image independently."""
 FORCED_OPS = ("conv2d", "gemm", "matmul")
-"""The ops for which algorithms are forced; they dominate a network's time."""
+"""The ops for which algorithms are forced. Layers of these ops dominate a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
 """The format of images between layers in most peers and in float16 plans."""
 _MOST_NETWORK_ERROR = 2e-2
@@ -39,7 +39,7 @@ MobileNetV2, which has 53 layers, is 3e-3 in TF32 and 4e-3 in float16.
 _ANY_ERROR = 10.0
 """The error limit of networks with discontinuous functions, larger than any of their errors."""
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that may amplify the smallest difference, so later errors are unbounded."""
+"""Functions that may turn the smallest difference into a large one; later errors are unbounded."""
 
 
 @cache
@@ -149,8 +149,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # start with the lowest precision: its candidates include those of the other precisions, whose
-    # times are then in the tuning cache
+    # start with the lowest precision: its candidates include those of the other precisions, so that
+    # the tuning cache then has the times for the other precisions
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),

@@ -11,10 +11,10 @@ from pathlib import Path
 from gossamer.device.affinity import allowed, bound
 
 FAR_NS = 80.0
-"""Nanoseconds of `transfer_ns` above which a notice says that transfers are slow.
+"""Result of `transfer_ns` above which a notice says that transfers are slow.
 
-`transfer_ns` was 20 between processors with a shared cache. It was 120 between processors with
-separate caches that a hypervisor reported as one shared cache.
+Measured results were 20 ns between processors with a shared cache, and 120 ns between processors
+with separate caches that a hypervisor reported as one shared cache.
 """
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256

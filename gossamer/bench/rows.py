@@ -31,8 +31,10 @@ class ResultRow:
     device: API used by the contender.
     machine: name of the chip.
     run_id: common identifier of all rows of a run.
-    notice: text about a disturbance of the times, such as other programs on the processors, or "".
-    tail: percentiles such as "p99_us" and the number of calls, if calls were timed individually.
+    notice: text about a disturbance of the times, for example by other programs on the processors;
+    "" without one.
+    tail: the number of calls, and percentiles such as "p99_us"; empty unless calls were timed
+    individually.
     """
 
     suite: str
@@ -63,7 +65,8 @@ class ResultRow:
         """The lower bound `speed_of_light_us` divided by the measured time.
 
         None if the lower bound is unknown, or longer than the measured time. A measured time can be
-        shorter if the data was in a cache, because the bound assumes the slower memory behind it.
+        shorter than the bound if the data was in a cache: the bound assumes that data is read from
+        the slower memory behind the cache.
         """
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us

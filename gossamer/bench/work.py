@@ -20,15 +20,15 @@ MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0
               "b1": 0.0}
 """Largest normalised error of each precision.
 
-A contender with a larger error did not compute in that precision. TF32 rounds to about 1e-3;
-integers are exact.
+A contender with a larger error did not compute in that precision. The rounding error of TF32 is
+about 1e-3; integers are exact.
 """
 TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
-"""The kinds of inputs of calls: torch tensors of floats on the GPU, float32 NumPy arrays, and uint8
-NumPy arrays.
+"""The kinds of inputs of calls.
 
-uint8 arrays are decoded pictures in NHWC; a call divides their values by 255. Results are on the
-GPU for tensors, and on the host for arrays.
+TENSORS are torch tensors of floats on the GPU. ARRAYS are float32 NumPy arrays. BYTES are uint8
+NumPy arrays: decoded pictures in NHWC, whose values a call divides by 255. Results are on the GPU
+for TENSORS, and on the host for ARRAYS and BYTES.
 """
 BYTE_SCALE = 1 / 255
 KINDS = (TENSORS, ARRAYS, BYTES)
@@ -49,8 +49,8 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module; None if the network has no
     PyTorch code.
-    torch_fused: function like `torch` whose module computes the whole layer in one torch call that
-    exists only for CUDA; None if there is no such call.
+    torch_fused: function like `torch`, for a module that computes the whole layer in one torch
+    call. Such calls exist only for CUDA. None if there is no such call for the layer.
     onnx: function that returns the content of the network's ONNX file; None if to_onnx writes it
     from the graph.
     is_layer: True for a single layer, which is so fast that the overhead of a Python call matters.
@@ -71,7 +71,7 @@ class CalledContender:
     new_call: function that creates a call; each thread creates its own.
     output: function that converts the return value of a call to a result array.
     runs: number of executions per call, if a call loops over many batches; otherwise None.
-    described: function that takes the microseconds of one execution and returns text; the text
+    described: function that takes the microseconds of one execution, and returns the text that
     precedes `config` in the row.
     """
 
@@ -132,9 +132,9 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
            budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Return a function that returns the tuner for a precision.
 
-    All tuners share one tuning cache. By default, they measure every configuration of vendor
-    libraries at any effort, so that each peer is measured at its best. With `choice_only`, they
-    measure only the candidates that `compile` measures.
+    All tuners share one tuning cache. By default, the tuners measure every configuration of vendor
+    libraries at any effort, so that each peer is measured at its best. With `choice_only`, the
+    tuners measure only the candidates that `compile` measures.
 
     choice_only: whether the plan chosen by gossamer is gossamer's only contender.
     budget_s: seconds for the candidates of each plan; None for no limit.

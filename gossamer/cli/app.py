@@ -24,10 +24,10 @@ _ClickException: Any = typer.BadParameter.__mro__[2]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb, or a verb with sub-verbs, such as `cache`.
+    """A verb. Some verbs, such as `cache`, have sub-verbs.
 
     help: the first sentence of the verb's help. The sentence is repeated here so that the list of
-    verbs can be printed without importing their modules.
+    verbs can be printed without importing the verbs' modules.
     function: name of the verb's function; "" means the name of the verb.
     module: name of the function's module in gossamer.cli; "" means the name of the verb.
     extension: name of a module in another package, used instead of `module` if the package is

@@ -86,8 +86,8 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     """Return the graph of the MODEL argument, and print its warnings.
 
     precision: the value of --precision, or None.
-    may_stay_open: whether dimensions other than the batch may be dynamic. If not, InputError is
-    raised for a graph with such dimensions.
+    may_stay_open: whether dimensions other than the batch may be dynamic. If this is false,
+    InputError is raised for a graph with such dimensions.
     """
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
@@ -236,8 +236,8 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
     texts: the values of the option: FILE, or NAME=FILE for one of several inputs. In a .npz file,
     the arrays have the names of the inputs.
     option: name of the option, for messages.
-    Raises InputError if a file cannot be read, if an input has no array or several, or if an array
-    does not match its input.
+    Raises InputError if a file cannot be read, if an input has no array or several arrays, or if an
+    array does not match its input.
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)

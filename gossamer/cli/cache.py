@@ -30,7 +30,7 @@ class StoredFile:
     candidates: number of measured candidates.
     plans: number of measured plans.
     sections: one entry per combination of driver, toolkit and gossamer versions: the versions as
-    text ("made_by"), and the numbers of layers, candidates and plans measured with them.
+    text ("made_by"), and the numbers of layers, candidates and plans measured with these versions.
     problem: reason why the file is not used; None if it is used.
     """
 

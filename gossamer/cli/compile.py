@@ -201,9 +201,9 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Make Ctrl-C stop only the measurements during a `with` block, not the program.
 
-    After Ctrl-C, the plan is created from the measurements so far. SIGTERM and a second Ctrl-C end
-    the program, as does the first Ctrl-C if stderr is not a terminal; a message then says where the
-    measurements are stored.
+    After the first Ctrl-C, the plan is created from the measurements so far. A second Ctrl-C ends
+    the program. If stderr is not a terminal, the first Ctrl-C already ends it. SIGTERM always ends
+    the program. Before the program ends, a message says where the measurements are stored.
     """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
@@ -211,7 +211,7 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         counter.say("stopping with the best plan so far; press Ctrl-C again to abort")
 
     before = signal.getsignal(signal.SIGINT)
-    # keep ignoring a signal that is already ignored, as under nohup
+    # if the signal is already ignored, as under nohup, keep ignoring it
     is_handled = (threading.current_thread() is threading.main_thread() and sys.stderr.isatty()
                   and before not in (signal.SIG_IGN, None))
     if is_handled:

@@ -40,8 +40,8 @@ def main() -> NoReturn:
 class _Output(io.FileIO):
     """Standard output whose write errors can be distinguished from other errors.
 
-    After a failed write, further output goes to the null device. If it did not, Python would print
-    a second error when it flushes its buffers at exit.
+    After a failed write, further output goes to the null device, so that Python does not print a
+    second error when it flushes its buffers at exit.
 
     broken: whether the reader has closed standard output.
     """

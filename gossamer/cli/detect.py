@@ -90,8 +90,8 @@ def detect(
 def _photos(images: Sequence[str]) -> list[Path]:
     """Return the given photos; a folder is replaced by its photos, sorted by name.
 
-    A notice lists images in unsupported formats, which are skipped. Raises InputError for a folder
-    without photos.
+    Images in unsupported formats are skipped, and listed in a notice. Raises InputError for a
+    folder without photos.
     """
     Image.init()
     paths: list[Path] = []
@@ -130,10 +130,10 @@ class _Run:
     batch: maximum number of photos in a batch.
     output: the files of --output; None without the option.
     prints: whether the objects on a photo are printed as soon as they are found.
-    findings: the photos so far, with the objects on each.
+    findings: the objects on each photo so far.
     failed: number of unreadable photos.
-    timed: number of timed photos. If there are several batches, the first is not timed, because its
-    time includes the choice of the plan's algorithms.
+    timed: number of timed photos. If there are several batches, the first batch is not timed: its
+    time would include the choice of the plan's algorithms.
     seconds: total time of the timed photos.
     """
 
@@ -255,12 +255,12 @@ class Finding:
 class DetectOutput:
     """The files of --output.
 
-    --output names one photo, a folder of photos with a list of the findings (.json), or only a
-    list.
+    --output names the file of one photo, a folder for photos and a list of the findings (.json), or
+    only the file of a list.
 
     name: value of the option.
     photos: the photos in order.
-    read: the other input files of the command, which must not be replaced.
+    read: the other input files of the command; they must not be replaced.
     """
 
     name: str

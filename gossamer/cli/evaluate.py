@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _TOP = (1, 5)
-"""The k of each top-k accuracy: a sample is correct if its class is among the k best."""
+"""The values of k for top-k accuracies. A sample is correct if its class is among the k best."""
 
 
 def evaluate(
@@ -169,10 +169,12 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Return the class index of each sample, from 0 to count - 1.
 
-        With a file of names, each label must be a name in the file. Without one, labels are
-        interpreted as class names of the network; else as class indices; else, for `count` folders
-        of photos, as positions in the sorted folder names, with a notice. The first interpretation
-        that fits all labels is used.
+        With a file of names, each label must be a name in the file. Without a file, the first of
+        these interpretations that fits all labels is used:
+        1. the labels are class names of the network;
+        2. the labels are class indices;
+        3. the labels are the names of `count` folders of photos, and the class of a folder is its
+           position in the sorted names. A notice then says so.
 
         names_file: the file of --labels, or None.
         network_names: class names of the network.

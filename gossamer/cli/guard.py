@@ -61,14 +61,14 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when the process receives SIGTERM, such as from a job scheduler."""
+    """Raised when the process receives SIGTERM, for example from a job scheduler."""
 
     exit_code = 128 + signal.SIGTERM
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM raise an exception in a `with` block, as Ctrl-C does.
+    """Make SIGTERM raise an exception during a `with` block, as Ctrl-C does.
 
     The exception lets cleanup code restore the terminal's cursor and remove partially written
     files.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
 
 _ASSUMED = PRESETS["imagenet"]
-"""The preprocessing if neither the options nor the network specify one."""
+"""The preprocessing that is used if neither the options nor the network specify one."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Return the preprocessing from the options, else the network's, else ImageNet's.
+    """Return the preprocessing that the options specify, else the network's, else ImageNet's.
 
-    If ImageNet's is assumed, a notice is printed. Photos are resized to the network's input unless
-    an option sets a size. Raises InputError if preprocessed photos would not match the network.
+    If the preprocessing of ImageNet is assumed, a notice is printed. Photos are resized to the
+    network's input unless an option sets a size. Raises InputError if preprocessed photos would not
+    match the network.
     """
     if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: has the inputs {input_names(graph)}, but photos provide only "
@@ -188,8 +189,8 @@ def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of Preprocessing that depend on the channel order.
 
-    The mean and the standard deviation are taken from `fields` if they are set there, else from
-    `base`, with the values reordered to the channel order of the options.
+    The mean and the standard deviation are taken from `fields` if they are set there. Otherwise
+    their values in `base` are reordered to the channel order of the options.
 
     fields: fields of Preprocessing that other options set.
     """

@@ -216,7 +216,7 @@ def read_sparsities(path: Path) -> dict[str, float]:
 
 
 def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yield the position in the file (for messages), the layer and the sparsity of each line."""
+    """Yield, for each line, its position (for messages), the layer and the sparsity."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -233,7 +233,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 
 
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yield the file name (for messages), the layer and the sparsity of each entry."""
+    """Yield, for each entry, the file name (for messages), the layer and the sparsity."""
     try:
         # parse integers as floats: an integer with too many digits becomes infinite here, instead
         # of failing later

@@ -27,7 +27,7 @@ from gossamer.io.text import shape_text
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 _JSON = json.JSONEncoder(allow_nan=False).encode
-"""Function that encodes a row's document() as JSON. It accepts Python but not NumPy numbers."""
+"""Function that encodes a row's document() as JSON. It accepts Python's numbers, not NumPy's."""
 _MOST_COLUMNS = 4096
 """Maximum number of columns of a CSV file, with one column per number of a row."""
 
@@ -112,7 +112,8 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 class RowFile(abc.ABC):
     """A file of rows that is completed at the end of a `with` block.
 
-    If the block fails, a JSON Lines or CSV file keeps its rows, and any other file is not written.
+    If the block fails, a JSON Lines or CSV file keeps its rows; a file of another kind is not
+    written.
 
     done: the names of the rows already in the file, as text.
     """
@@ -275,7 +276,8 @@ class CsvLines(_Lines):
 
     def _whole(self, text: str) -> str:
         end = text.rfind("\n") + 1
-        # a line break within quotation marks does not end a row: an odd number of marks precedes it
+        # a line break with an odd number of quotation marks before it is inside a quoted cell, and
+        # does not end a row
         while text.count('"', 0, end) % 2:
             end = text.rfind("\n", 0, end - 1) + 1
         return text[:end]
@@ -378,8 +380,8 @@ class ParquetFile(RowFile):
     def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
         """Write the buffered rows.
 
-        typical: one row without an error, which determines the column types; empty if they are
-        known.
+        typical: a sequence with one row without an error, which determines the column types; empty
+        if the types are already known.
         """
         import pyarrow
         from pyarrow import parquet

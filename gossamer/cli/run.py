@@ -191,7 +191,7 @@ def _tell_of_negatives(inverted: list[str]) -> None:
 
 
 _MOST_ANSWERS = 20
-"""Maximum number of rows of an --input array whose classes are printed, from the first row on."""
+"""Maximum number of rows whose classes are printed: the first rows of an --input array."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
@@ -234,7 +234,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
     """Print the device, notes, best classes and a summary of other outputs.
 
-    table: whether to print the times of the layers, which the report must contain.
+    table: whether to print the times of the layers; the report must then contain these times.
     """
     print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)

@@ -120,7 +120,7 @@ def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | N
                    are_photos: bool) -> tuple[bool, Sequence[str] | None]:
     """Return whether the first output scores classes, and their names if known.
 
-    scores: the first output for `rows` inputs.
+    scores: the first output of the network for `rows` inputs.
     labels: the file of --labels, or None.
     Raises InputError if the file does not contain one name per class.
     """
@@ -171,7 +171,8 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Consecutive inputs, and one array of all readable inputs among them; None if none is readable."""
+"""Consecutive inputs, and one array of the readable inputs among them. The array is None if none is
+readable."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def is_table(name: str) -> bool:
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Return whether a source is a folder or CSV file; `run` writes rows for these."""
+    """Return whether a source is a folder or CSV file; for such a source, `run` writes rows."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 

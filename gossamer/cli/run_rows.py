@@ -38,8 +38,8 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 Answer = tuple[list[Entry], Any]
-"""Consecutive inputs, and the outputs of the readable inputs among them; None if none is
-readable."""
+"""Consecutive inputs, and the outputs of the readable inputs among them. The outputs are None if no
+input is readable."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _summary_text(key: str, summary: dict[str, Any]) -> str:
 
 
 class RayAnswers:
-    """The results of a Ray cluster, whose workers read the pictures.
+    """Results computed by a Ray cluster. The cluster's workers read the pictures.
 
     address: the value of --ray.
     model: the file of a saved plan, or the graph of a network.
@@ -332,7 +332,7 @@ class RayAnswers:
         self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yield the pictures with the indices `left` and their outputs, in order and in batches."""
+        """Yield the pictures with the indices `left` in batches, in order, with their outputs."""
         from gossamer.ray import map_pictures
 
         if not left:

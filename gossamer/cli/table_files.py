@@ -21,7 +21,7 @@ def check(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
     """Raise InputError if no table can be written to a file of this name.
 
     option_text: the option and its value, for messages.
-    read: files that the command reads, which must not be replaced.
+    read: files that the command reads and must not replace.
     """
     output_files.check_named(option_text, path, SUFFIXES)
     output_files.check_place(option_text, path, read)

@@ -208,7 +208,7 @@ def train(
             standardise=bool(standardise))
         begun = time.perf_counter()
         result = None if options.grid is None else _swept(mlp, data, options, checkpoint, resume)
-        reporter.started += time.perf_counter() - begun  # a sweep is not part of reading
+        reporter.started += time.perf_counter() - begun  # the sweep does not count as reading
         _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:

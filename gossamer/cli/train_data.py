@@ -27,7 +27,7 @@ The notice is printed for more than _MANY different labels with fewer than _FEW 
 average.
 """
 _UNLIKE = 10
-"""Ratio of root mean squares above which a notice says that two data sets differ."""
+"""Ratio of the root mean squares of two data sets above which a notice says that they differ."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | N
                     scaled: bool, standardised: bool) -> None:
     """Print notices about the ranges of inputs.
 
-    There is one notice for large training inputs, and one for held-out inputs whose magnitude
-    differs much from that of the training inputs.
+    One notice is for large training inputs. The other is for held-out inputs whose magnitude is far
+    from that of the training inputs.
 
     scale: True for --scale, False for --no-scale, None without either. The notice about large
     inputs is printed only for None.

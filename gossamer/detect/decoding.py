@@ -247,7 +247,7 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
     box: one box (4,), or several boxes (M, 1, 4).
     boxes: the other boxes, (K, 4).
-    Returns an array (K,) or (M, K), which is 0 for two empty boxes.
+    Returns an array (K,) or (M, K). The value for two empty boxes is 0.
     """
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)

@@ -16,7 +16,7 @@ from gossamer.detect.decoding import Box
 _GOLDEN = 0.618034
 """The hue difference of consecutive classes; hues are from 0 to 1.
 
-A step of the golden ratio minus 1 makes the hues of consecutive classes very different.
+The difference is the golden ratio minus 1. With it, consecutive classes have very different hues.
 """
 
 
@@ -30,8 +30,8 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes. Boxes of higher score are drawn over boxes of lower score, and their labels are
-        placed first, and thus closer to their boxes.
+        The boxes. Boxes of higher score are drawn over boxes of lower score. The labels of
+        boxes of higher score are placed first, and are therefore closer to their boxes.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def _distance(box: Area, area: Area) -> float:
 
 
 def _hidden(areas: Sequence[Area], taken: Sequence[Area]) -> np.ndarray:
-    """Return, for each area, the number of pixels of `taken` areas that it would hide."""
+    """Return, for each area, the number of pixels of `taken` areas that the area would hide."""
     new, old = np.reshape(areas, (-1, 1, 2, 2)), np.reshape(taken, (1, -1, 2, 2))
     sides = np.minimum(new[:, :, 1], old[:, :, 1]) - np.maximum(new[:, :, 0], old[:, :, 0])
     return np.maximum(sides, 0).prod(axis=2).sum(axis=1)

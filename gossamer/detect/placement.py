@@ -12,9 +12,9 @@ class Style:
     """The resizing conventions of a family of networks.
 
     fill: grey level, from 0 to 255, around a letterboxed photo.
-    centred: whether a letterboxed photo is centred in the input; otherwise it is in the upper left
-    corner.
-    corners_meet: whether resizing aligns the centres of the corner pixels, as in Darknet; otherwise
+    centred: true if a letterboxed photo is centred in the input, false if the photo is in the upper
+    left corner.
+    corners_meet: true if resizing aligns the centres of the corner pixels, as in Darknet; false if
     it aligns the outer corners of the images, as in OpenCV.
     """
 
@@ -83,7 +83,7 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
     The result has shape (height, width, channels), or (height, width) for a photo without channels.
     Each pixel of the placement's rectangle is interpolated bilinearly from four pixels of the
     photo; pixels outside the rectangle have the style's `fill`. Only the pixels that are needed are
-    converted to float32, so a large photo needs no more temporary memory than a small one.
+    converted to float32. A large photo therefore needs no more temporary memory than a small one.
 
     size: height and width of the input.
     """
@@ -107,8 +107,8 @@ def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return indices and weights to interpolate the pixels of a resized row or column.
 
-    The first two arrays hold the indices of the two original pixels for each resized pixel; the
-    third holds the weight of the second original pixel.
+    Each resized pixel is interpolated from two original pixels. The first two arrays hold the
+    indices of these pixels. The third array holds the weight of the second one.
     """
     steps = np.arange(new_length)
     if corners_meet:

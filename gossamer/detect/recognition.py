@@ -98,9 +98,9 @@ def _is_raw_head(shape: Shape) -> bool:
 def _kind_of_cells(graph: Graph) -> str:
     """Return the kind of a head with one box per cell.
 
-    The kind is determined by the functions after the last convolutions. The graph of a YOLOX
-    contains an exponential if it decodes boxes, and otherwise no function. The graph of a YOLOv6
-    contains only products or quotients; its boxes are decoded like those of YOLOv5.
+    The kind is determined by the functions after the last convolutions. A YOLOX network that
+    decodes its boxes has an exponential there; one that does not has no function. A YOLOv6 network
+    has only products or quotients, and its boxes are decoded like those of YOLOv5.
     """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else

@@ -128,8 +128,8 @@ class Device(CoreDevice, OtherLibraries):
     def toolkit(self) -> str:
         """Name and version of the software that affects the speed of kernels.
 
-        An example is a compiler; the driver is not included. This text is part of the key of every
-        stored time. The text is empty for a device without such software.
+        An example of such software is a compiler. The driver is not included. This text is part of
+        the key of every stored time. It is empty for a device without such software.
         """
         return ""
 
@@ -280,8 +280,8 @@ class Device(CoreDevice, OtherLibraries):
     def side_streams(self, stream: Any, count: int) -> list[Any]:
         """Return streams for work that runs in parallel with a stream.
 
-        The caller must call `wait` at the start of the work, so that the new streams wait for
-        `stream`, and at the end, so that `stream` waits for them.
+        The caller must call `wait` twice: at the start of the work, so that the side streams wait
+        for `stream`, and at the end, so that `stream` waits for the side streams.
 
         Parameters
         ----------
@@ -293,8 +293,9 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         list
-            The streams. Later calls for the same stream return the same streams. By default, each
-            of the returned streams is `stream` itself, which serialises the work.
+            The streams. Later calls for the same stream return the same streams. On a device that
+            does not override this method, each of them is `stream` itself, and nothing runs in
+            parallel.
         """
         return [stream] * count
 
@@ -388,7 +389,7 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def needs_own_process(self) -> bool:
-        """True if one process cannot feed several such devices at their full rate."""
+        """True if one process is too slow to keep several such devices busy."""
         return False
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:

@@ -12,7 +12,7 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
 _unlimited: list[tuple[LibController, int]] = []
-"""The libraries that are limited at present, each with its original thread count."""
+"""The libraries whose thread counts are limited at present, each with its original count."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """The SciPy modules that load SciPy's own BLAS."""
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -21,9 +21,9 @@ _limits = 0
 
 
 def threads() -> int:
-    """Return the largest thread count among the BLAS libraries, without the limit of `limited`.
+    """Return the largest thread count among the BLAS libraries.
 
-    The result is 1 if no BLAS library is found.
+    Limits of `limited` blocks are ignored. The result is 1 if no BLAS library is found.
     """
     with _lock:
         return max((count for _, count in _unlimited or _thread_counts()), default=1)

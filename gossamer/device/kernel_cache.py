@@ -36,7 +36,10 @@ If there are more, the least recently used kernels are removed first.
 _CHECK_EVERY = 2**24
 """Bytes that a process writes between two checks of the folder's size; a rule of thumb."""
 _ABANDONED_SECONDS = 3600
-"""Age in seconds at which a partially written file is removed: its writer must have died."""
+"""Age in seconds at which a partially written file is removed.
+
+The process that wrote a file of this age must have died.
+"""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
 _unchecked = _CHECK_EVERY

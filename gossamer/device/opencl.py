@@ -124,13 +124,13 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build, which PyOpenCL turns into a warning
+            # PyOpenCL turns build logs into warnings, and some drivers write a log for every build
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the traceback refer to the program, which must be released while the
-                # lock is held
+                # the frames of the traceback refer to the program: clear them here, so that the
+                # program is released while the lock is held
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
@@ -252,10 +252,10 @@ class OpenCLDevice(Device):
         """Return the time of some work in microseconds.
 
         On GPUs the time is measured by the host's clock, on other devices by events. GPUs run short
-        kernels faster than drivers queue them, so the time of a short kernel is the time to queue
-        it. Events need a stream with profiling. On such a stream, NVIDIA's driver takes twice as
-        long to queue a kernel as on a stream of a plan. On a GPU, events would therefore measure
-        longer times than kernels take in a plan.
+        kernels faster than drivers queue them: the time of a short kernel is the time that it takes
+        to queue the kernel. Events need a stream with profiling. On such a stream, NVIDIA's driver
+        takes twice as long to queue a kernel as on a stream of a plan. On a GPU, events would
+        therefore measure longer times than kernels take in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)
@@ -321,7 +321,7 @@ class OpenCLDevice(Device):
                 repeats: int = 1) -> OpenCLGraph:
         """Record the launches and copies of work(stream).
 
-        Each recorded launch uses a separate kernel object, which keeps its arguments.
+        Each recorded launch has a kernel object of its own, which keeps the launch's arguments.
         """
         commands: list[tuple[str, Command]] = []
         buffers: list[Buffer] = []

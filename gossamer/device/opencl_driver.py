@@ -102,10 +102,10 @@ def limits_of(handle: cl.Device) -> Limits:
 
 
 class Owner:
-    """Owner of driver objects, which releases the objects under the driver's lock.
+    """The owner of some driver objects; it releases them while it holds the driver's lock.
 
-    The owner holds the only references to its objects: the driver releases an object when the last
-    reference is dropped.
+    The owner holds the only references to the driver objects, because the driver releases an object
+    when the last reference is dropped.
 
     calls: the lock for calls of the driver.
     """
@@ -123,8 +123,8 @@ class OpenCLMemory:
     """An allocation and its sub-buffers.
 
     Sub-buffers are released only with the allocation, latest first. If two sub-buffers overlap and
-    the older one is released first, NVIDIA's driver accesses freed memory, which eventually crashes
-    the process.
+    the older one is released first, NVIDIA's driver accesses freed memory. The process then crashes
+    sooner or later.
 
     calls: the lock for calls of the driver.
     """
@@ -168,7 +168,10 @@ class OpenCLBuffer(Buffer):
 
     @property
     def handle(self) -> cl.Buffer:
-        """The OpenCL memory object that begins at this buffer's first byte; it may be longer."""
+        """The OpenCL memory object that begins at this buffer's first byte.
+
+        The memory object may be longer than the buffer.
+        """
         # OpenCL does not allow a sub-buffer that begins at the end of the allocation
         return self._memory.starting_at(self.offset if self.nbytes else 0)
 
@@ -227,8 +230,10 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's function that queues a kernel; unlike PyOpenCL's wrapper, it need not create an
-event."""
+"""OpenCL's function that queues a kernel.
+
+Unlike PyOpenCL's wrapper, this function need not create an event.
+"""
 
 
 class LaunchError(Exception):

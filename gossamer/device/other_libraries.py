@@ -44,8 +44,8 @@ class OtherLibraries(abc.ABC):
     def runs_cuda_libraries(self) -> bool:
         """True if CUDA libraries can use the device's memory and streams.
 
-        Examples of CUDA libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need
-        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
+        Examples of CUDA libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries
+        need `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 
@@ -134,8 +134,8 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True if `incoming` accepts the array without a copy, or raises an error that says why
-            the array must be moved first.
+            True if the array should be passed to `incoming`: `incoming` either accepts the array
+            without a copy, or raises an error that says why the array must be moved first.
         """
         return False
 

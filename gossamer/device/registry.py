@@ -30,7 +30,7 @@ ALL = "all"
 class _DeviceProbe:
     """A device that is opened and checked on first use.
 
-    preferred: whether `find` may return the device if the caller gives no name.
+    preferred: whether `find` may return the device when it is called without a name.
     """
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],

@@ -102,7 +102,7 @@ class KernelSource(HashedOnce):
         Returns
         -------
         str
-            The device's architecture, except sm_90a instead of sm_90 for a kernel with instructions
+            The device's architecture. Exception: sm_90a on sm_90, for a kernel with instructions
             specific to sm_90a.
         """
         alone = f"{architecture}a"
@@ -210,7 +210,10 @@ def _one_line(text: str) -> str:
 
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink", "gossamer.device.native")
-"""Prefixes of the modules that count as sources of a module that imports them."""
+"""Prefixes of module names.
+
+Imported modules with these prefixes count as sources of the module that imports them.
+"""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
@@ -218,7 +221,7 @@ _LIBRARIES = {
     "scipy": ("scipy",),
     "llvmlite": ("llvmlite",),
 }
-"""Modules of libraries that algorithms call, and the packages that contain the libraries' code."""
+"""The modules of libraries that algorithms call, each with the packages that contain its code."""
 # regular expressions find the imports, because Python's parser takes ten times as long
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
                      r"|import[ \t]+([^\n]*))", re.M)
@@ -229,8 +232,8 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Return the files and package versions that determine a module's behaviour.
 
     The files are the module, its transitive imports among _FOLLOWED, the kernels that these modules
-    name, and the headers of the kernels and of the dialect. The packages are those of _LIBRARIES
-    that these modules name.
+    name, the headers of these kernels, and the headers of the dialect. The packages are those
+    that _LIBRARIES lists for the libraries named in these modules.
     """
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}

@@ -33,13 +33,14 @@ _CHUNK = 2**20
 """Bytes that are decompressed before the total is compared with the limit again."""
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**24
-"""Upper bound (exclusive) of the characters of a text line, enough for a few million numbers."""
+"""Number of characters that every text line must stay below; enough for a few million numbers."""
 
 
 def set_limit() -> int | None:
     """Return the limit in GOSSAMER_MAX_BYTES; None if it is not set.
 
-    For example, 8G is 2**33. Raises InputError if the variable is not a number of bytes.
+    The value 8G, for example, means 2**33 bytes. Raises InputError if the value is not a number of
+    bytes.
     """
     text = os.environ.get(VARIABLE, "").strip()
     return bytes_of(text, VARIABLE) if text else None

@@ -27,7 +27,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0,
 _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError,
             RuntimeError, SyntaxError, TypeError, ValueError, tokenize.TokenError,
             zipfile.BadZipFile, zlib.error)
-"""Errors that Python and NumPy raise for damaged files (RuntimeError: for encrypted files)."""
+"""Errors that Python and NumPy raise for damaged files, and RuntimeError for encrypted files."""
 
 
 class BadArray(ValueError):

@@ -20,7 +20,7 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
     """Return the path of --output with symbolic links resolved.
 
     outputs: number of arrays that will be written.
-    read: files that the command reads, which must not be replaced.
+    read: files that the command reads and must not replace.
     Raises InputError if the arrays cannot be written to the file.
     """
     if not name:
@@ -44,7 +44,7 @@ def check_file(option: str, path: Path, suffix: str | None,
     """Raise InputError if a file cannot or must not be written.
 
     suffix: the required suffix; None allows any.
-    read: files that the command reads, which must not be replaced.
+    read: files that the command reads and must not replace.
     """
     if suffix is not None:
         check_named(f"{option} {path}", path, (suffix,))
@@ -64,7 +64,7 @@ def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> Non
     """Raise InputError if a path cannot be written, or is an input file.
 
     option_text: the option and its value, for the start of messages.
-    read: files that the command reads, which must not be replaced.
+    read: files that the command reads and must not replace.
     """
     if path.is_dir():
         raise InputError(f"{option_text}: is a folder")

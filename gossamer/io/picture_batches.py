@@ -1,8 +1,9 @@
 """Prefetching of pictures from files, in batches of one shape.
 
-Threads read the pictures, or other processes if there are many files and processors. The processes
-write pictures to shared memory, in the shape and dtype that the network expects, and respond once
-per group of files. The process that runs the network therefore rarely waits for the GIL.
+If there are many files and processors, other processes read the pictures; otherwise threads do. The
+processes write pictures to shared memory, in the shape and dtype that the network expects, and
+respond once per group of files. The process that runs the network therefore rarely waits for the
+GIL.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ T = TypeVar("T")
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
-"""The reason why each file cannot be read, or "", and the pictures of the readable files."""
+"""A list with the reason why each file cannot be read ("" if it can), and the pictures of the
+readable files."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
 """Shared memory for pictures, and groups of files with the futures of their answers."""
 
@@ -63,7 +65,7 @@ class PictureReader(Protocol):
 class PictureBatch:
     """A batch of consecutive files, and the pictures of the readable ones.
 
-    errors: for each file, the reason why it cannot be read, or "".
+    errors: for each file, the reason why it cannot be read; "" for a readable file.
     pictures: the pictures in one array, in order; None if no file can be read.
     """
 
@@ -176,9 +178,9 @@ class SharedBlocks:
     """Blocks of shared memory that other processes write through a path.
 
     A block is reused when no array refers to it any more. The memory is an unnamed file. The
-    system frees it when its last descriptor and mapping are closed, even if processes are killed.
-    Processes write to the file instead of mapping it: if memory runs out, a write returns an error,
-    whereas an access to a mapped page kills the process.
+    system frees the file when the last descriptor and the last mapping of it are closed, even if
+    processes are killed. Processes write to the file instead of mapping it: if memory runs out, a
+    write returns an error, whereas an access to a mapped page kills the process.
 
     nbytes: bytes of a block.
     """

@@ -31,13 +31,13 @@ MOST_DEATHS = 3
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is killed."""
 _ENDS_SECONDS = 5.0
-"""Seconds after which a process is killed if its pipe has failed but it has not ended."""
+"""Seconds that a process may take to end after its pipe has failed; it is then killed."""
 _OOM_SCORE = "500"
 """The oom_score_adj of the processes (at most 1000): Linux kills them early if memory runs out."""
 
 
 class NoProcessError(GossamerError):
-    """No process can run a task; the caller may run it itself."""
+    """No process can run a task; the caller may run the task itself."""
 
 
 class ProcessEndedError(GossamerError):
@@ -88,7 +88,7 @@ class ProcessPool:
         NoProcessError if no process can call the function, or ProcessEndedError if the process
         ended during the call.
 
-        what: description of the work in the past tense, such as "compiled a kernel", for the error.
+        what: description of the work for the error, in the past tense, such as "compiled a kernel".
         """
         return self._submit(self._do, what, function, *arguments)
 

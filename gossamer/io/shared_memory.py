@@ -15,16 +15,20 @@ from typing import NamedTuple
 import numpy as np
 
 _MOST_BYTES = 2**40
-"""Size of the address range; only blocks take memory."""
+"""Size of the address range in bytes. Only the part that blocks cover takes memory."""
 _STEPS = 4
-"""Number of sizes of blocks between two powers of two, so that a block can be used again for an
-array of nearly the same size."""
+"""Number of block sizes from a power of two to the next.
+
+With few sizes, a free block can be used again for an array of nearly the same size.
+"""
 
 
 class Place(NamedTuple):
-    """The place of an array: the start and size of its block, and the array's start.
+    """The place of an array in a SharedMemory.
 
-    Starts are offsets in the memory, and sizes are in bytes.
+    block: offset of the array's block, in bytes.
+    nbytes: size of the block, in bytes.
+    start: offset of the array's first byte.
     """
 
     block: int
@@ -33,14 +37,14 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """Memory that several processes map, with blocks for arrays.
+    """Memory that several processes map, with one block per array.
 
-    The memory is an unnamed file, which the system frees when the last process that maps it ends,
-    in whatever way. All of the address range is mapped at once, and only blocks have pages. A block
-    is used again when no array refers to it any more.
+    The memory is an unnamed file. The system frees the file when the last process that maps it
+    ends, even if the process is killed. The whole address range is mapped at once, but only blocks
+    have pages. A block is used again when no array refers to it any more.
 
-    descriptor: file descriptor of the memory that another process made; None to make it.
-    Raises OSError if the system does not support it.
+    descriptor: file descriptor of memory that another process created; None creates new memory.
+    Raises OSError if the system does not support such memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -59,15 +63,18 @@ class SharedMemory:
 
     @staticmethod
     def is_supported() -> bool:
-        """Return whether the system supports such memory."""
+        """Return whether the system has memfd_create() and eventfd().
+
+        This class needs memfd_create(). Processes that share memory signal each other by eventfd().
+        """
         return hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
     def empty(self, shape: Sequence[int],
               dtype: np.typing.DTypeLike) -> tuple[np.ndarray, Place]:
-        """Return an uninitialised array in a block of its own, and its place.
+        """Return an uninitialised array in a block of its own, and the array's place.
 
-        The block is free when the array and all views of it are deleted. Raises OSError if the
-        system has no memory for another block.
+        The block becomes free when the array and all views of the array are deleted. Raises OSError
+        if the system has no memory for another block.
         """
         size = _block_size(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
@@ -78,11 +85,11 @@ class SharedMemory:
         return array, Place(start, size, start)
 
     def view(self, start: int, shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarray:
-        """Return the array that starts at an offset."""
+        """Return the array of this shape and dtype that starts at offset `start`, in bytes."""
         return np.ndarray(tuple(shape), dtype, self._map, start)
 
     def place(self, array: np.ndarray) -> Place | None:
-        """Return where a contiguous array lies; None if it is not in this memory."""
+        """Return the place of an array; None if it is not contiguous or not in this memory."""
         start = array.__array_interface__["data"][0] - self._address
         if not 0 <= start < self._end or not array.flags.c_contiguous:
             return None
@@ -92,7 +99,8 @@ class SharedMemory:
     def _new_block(self, size: int) -> int:
         if self._end + size > _MOST_BYTES:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        # pages that the system lacks are an error here, and no fatal signal when they are written
+        # allocate the pages now: if memory runs out, this call raises an error, whereas a later
+        # write to a missing page would kill the process
         os.posix_fallocate(self.descriptor, self._end, size)
         start = self._end
         self._sizes.append(size)
@@ -101,12 +109,13 @@ class SharedMemory:
         return start
 
     def _give_back(self, start: int, size: int) -> None:
-        # without the lock, because garbage may be collected while this thread holds it
+        # do not take the lock: the garbage collector may call this function in a thread that
+        # already holds the lock
         self._free.setdefault(size, []).append(start)
 
 
 def _block_size(nbytes: int) -> int:
-    """Return the size of the block for so many bytes, in whole pages."""
+    """Return the size of a block for an array of `nbytes` bytes: whole pages, at least one."""
     step = max(mmap.ALLOCATIONGRANULARITY, 2**max(nbytes - 1, 1).bit_length() // (2 * _STEPS))
     return max(1, -(-nbytes // step)) * step
 

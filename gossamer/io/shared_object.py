@@ -17,12 +17,12 @@ _ALIGNMENT = 64
 
 
 class SharedObject:
-    """An object in a file, which load() makes available in other processes.
+    """An object that is stored in a file, from which other processes load it with load().
 
     The arrays of a loaded object are read-only views of the mapped file. The file is in memory if
-    the system supports memfd_create(), else on disk. It is removed at the end of a `with` block, or
-    when this process ends; a file in memory is freed even if this process is killed. Arrays that
-    other processes have mapped stay valid.
+    the system supports memfd_create(), else on disk. The file is removed at the end of a `with`
+    block, or when this process ends. A file in memory is freed even if this process is killed.
+    Arrays that other processes have mapped stay valid.
 
     path: the argument of load() in the other processes.
     Raises GossamerError if the system has no room for the file.
@@ -71,9 +71,9 @@ def _new_file() -> IO[bytes]:
 
 @functools.cache
 def load(path: tuple[str, int]) -> Any:
-    """Return the object of another process; further calls return the same object.
+    """Return the object that another process has stored; further calls return the same object.
 
-    path: the SharedObject's `path`.
+    path: the attribute `path` of the SharedObject.
     """
     name, end = path
     with open(name, "rb") as file:

@@ -33,13 +33,13 @@ _printed: set[str] = set()
 def notice(message: object, kind: str = "notice") -> None:
     """Print one line on stderr.
 
-    A repeated notice or warning is printed only once, an error every time.
+    A notice or warning that is repeated is printed only once. An error is printed every time.
 
     kind: the word before the message: "notice", "warning" or "error".
     """
     line = one_line(f"{kind}: {' '.join(str(message).split())}")
     if line not in _printed:
-        # if stdout and stderr go to one file, the line must not appear within a table
+        # flush stdout: if stdout and stderr go to one file, the line must not appear within a table
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         print(line, file=sys.stderr)

@@ -70,7 +70,7 @@ def check_torch(network: PeerNetwork) -> None:
 
 
 def _torch_peer(name: str) -> CalledPeer:
-    """Return the PyTorch peer with this name, which imports torch_calls lazily."""
+    """Return the PyTorch peer with this name; it imports torch_calls only when it is called."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
         check_torch(network)

@@ -34,7 +34,7 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
     """Return the minimum or maximum of two values.
 
-    One of the values may be a number. In that case torch.clamp is used, with the number as its
+    One of the values may be a number. In that case torch.clamp is called with the number as the
     limit, because torch.minimum and torch.maximum accept only tensors.
     """
     for tensor, number in ((x, y), (y, x)):
@@ -158,7 +158,7 @@ class _Writer:
                       channel_axes: int) -> fx.Node:
         """Translate a layer and its epilogue.
 
-        A bias that the epilogue adds in its first step becomes an argument of the layer's call.
+        If the epilogue's first step adds a bias, the bias becomes an argument of the layer's call.
 
         layer: function that translates the layer with a bias or None.
         channel_axes: number of axes after the channel axis.

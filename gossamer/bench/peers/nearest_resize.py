@@ -25,7 +25,7 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 def repetitions(positions: np.ndarray, size: int) -> int | None:
     """Return how many times each of `size` input pixels is repeated.
 
-    Returns None unless the output contains the pixels in order, each repeated equally often.
+    Returns None unless the output contains all input pixels in order, each repeated equally often.
     """
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

@@ -42,7 +42,7 @@ _HERE = 3
 """Maximum number of kernels that this process compiles concurrently, in addition to `compilers`.
 
 A rule of thumb: within one process, NVRTC parses only one kernel at a time. Parsing takes about 20
-of the 150 milliseconds of a compilation, so with many threads most of them would wait.
+of the 150 milliseconds of a compilation. If there were many threads, most of them would wait.
 """
 
 
@@ -289,7 +289,7 @@ class CudaDevice(DriverDevice):
 
     @property
     def needs_own_process(self) -> bool:
-        # in another compute mode the device has one process, which is this one
+        # only in the default compute mode can several processes use the device
         mode = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
         device = self.checked("reading its compute mode", driver.cuDeviceGet(self.index))
         return self.checked("reading its compute mode", driver.cuDeviceGetAttribute(

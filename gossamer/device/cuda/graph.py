@@ -55,9 +55,9 @@ class CudaGraph:
 class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies to changeable targets.
 
-    New targets are set in the instantiated graph; replays that were launched before keep their
-    targets. The driver rejects a change from memory of a pool to other memory, or back; the graph
-    is then instantiated again.
+    copy_to() changes the targets in the instantiated graph. Replays that were launched earlier keep
+    their targets. The driver rejects a change between memory of a pool and other memory, in either
+    direction; the graph is then instantiated again.
 
     steps: CUDA graph of the recorded work; the caller may destroy it after the construction.
     copies: pairs (buffer that the work writes, number of bytes to copy).
@@ -145,10 +145,10 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Number of executions that are captured together if kernels may begin early.
+"""Maximum number of executions that are captured together if kernels may begin early.
 
-All of these executions except the first may begin before the previous one has ended. The number is
-a rule of thumb: larger numbers make recording slower.
+All executions captured together, except the first, may begin before the previous one has ended. The
+number is a rule of thumb: larger numbers make recording slower.
 """
 
 class Recorder:
@@ -191,9 +191,9 @@ class Recorder:
 
         stream: default stream of replays.
         events: empty, or two events to record before the first and after the last execution.
-        as_in_plan: whether executions may overlap. If true, _TOGETHER executions are captured
-        together, and within these a kernel that may begin early does so. If false, each execution
-        waits for the previous one.
+        as_in_plan: whether executions may overlap. If true, up to _TOGETHER executions are captured
+        together; among these, a kernel that may begin early does so. If false, each execution waits
+        for the previous one.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))

@@ -101,7 +101,7 @@ def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
 def lock_pages(device: DriverDevice, array: np.ndarray) -> None:
     """Page-lock the memory of an array for all devices of this process.
 
-    Raises DriverError if the driver cannot lock it.
+    Raises DriverError if the driver cannot lock this memory.
     """
     with device.current():
         check(driver.cuMemHostRegister(array.ctypes.data, array.nbytes,

@@ -143,8 +143,8 @@ def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
     The code may use the array `shared_memory`, whose size is given with each launch.
 
     work_group: number of work-items in a work-group.
-    blocks_per_unit: number of work-groups that must fit on a multiprocessor at once, which bounds
-    the registers of a work-item.
+    blocks_per_unit: number of work-groups that must fit on a multiprocessor at once. This number
+    limits the registers of a work-item.
     """
     declarations = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
     return PtxProgram(name, f""".extern .shared .align 16 .b8 shared_memory[];

@@ -124,7 +124,7 @@ class Code:
         size: number of elements of the row.
         fill: value of the unused lanes of the last vector.
         make: function make(result, vector, offset, valid) that returns the next result. `offset` is
-        the vector's byte offset in the row, `valid` its number of valid lanes.
+        the byte offset of the vector in the row; `valid` is the number of its valid lanes.
         first: the initial result.
         """
         whole, rest = size // lanes * lanes, size % lanes
@@ -352,7 +352,7 @@ def _filled(like: Any, value: float) -> ir.Constant:
 
 
 def _at_least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
-    """Return the maximum of x and `low`; NaN in x is kept, and `low` must not be NaN."""
+    """Return the maximum of x and `low`; NaN if x is NaN. `low` must not be NaN."""
     return b.select(b.fcmp_ordered("<", x, low), low, x)
 
 

@@ -94,11 +94,13 @@ def function(name: str, target: Processor, write: Callable[..., str], *parameter
              ) -> Function:
     """Return a compiled function of a generated module.
 
-    `write` generates the module from `parameters`. The object file is taken from the cache folder
-    if any process has compiled it for the same target.
+    `write` generates the module from `parameters`. If any process has already compiled the module
+    for the same target, its object file is taken from the cache folder.
 
-    write: function that returns the module as LLVM IR. It is not called if an object file is cached
-    for the same parameters and for the same sources of the module that defines `write`.
+    name: name of the function in the generated module.
+    write: function that returns the generated module as LLVM IR. `write` is not called if an object
+    file is cached for the same parameters and for the same sources of the Python module that
+    defines `write`.
     parameters: hashable values; equal values must have equal representations (repr).
     target: this CPU, or one whose instructions this CPU supports.
 

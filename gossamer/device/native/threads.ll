@@ -7,7 +7,7 @@
 ;
 ; The shared memory consists of cache lines of 64 bytes:
 ; 0  number of the job; each job increments it by 2
-; 1  futex word; each job increments it when the tasks can be taken
+; 1  futex word; each job increments it when its tasks can be taken
 ; 2  number of completed tasks
 ; 3  job: function, address of its arguments, number of tasks, number of tasks that a thread takes
 ;    at a time, address of the first thread's scratch memory, bytes of scratch memory per thread
@@ -36,10 +36,11 @@ define internal i64 @futex(ptr %word, i64 %operation, i64 %value) {
   ret i64 %result
 }
 
-; Takes tasks until none are left. The ticket is read before the job, and cmpxchg succeeds only if
-; the ticket has not changed; this ensures that the job belongs to the ticket. The thread adds the
-; number of its completed tasks to the counter once, at the end, because each addition moves the
-; counter's cache line to another processor. The next job cannot begin before this addition.
+; Takes tasks until none are left. The thread reads the ticket, then the job. The later cmpxchg
+; succeeds only if the ticket has not changed since; the job that was read then belongs to the
+; ticket. The thread adds the number of its completed tasks to the counter only once, at the end,
+; because each addition moves the counter's cache line to another processor. The next job cannot
+; begin before this addition.
 define internal void @work(ptr %shared, i64 %thread) noinline {
 entry:
   %done = getelementptr %line, ptr %shared, i64 2
@@ -201,8 +202,8 @@ together:
   %job.grain = getelementptr %job, ptr %job, i64 0, i32 3
   %job.scratch = getelementptr %job, ptr %job, i64 0, i32 4
   %job.stride = getelementptr %job, ptr %job, i64 0, i32 5
-  ; while the job changes, no thread may take a task: task number 4294967295 is beyond the end of
-  ; every segment
+  ; no thread may take a task while the job changes: set the tickets to task number 4294967295,
+  ; which is beyond the end of every segment
   %number = load i64, ptr %shared, align 8
   %number.closed = add i64 %number, 1
   %number.open = add i64 %number, 2
@@ -234,7 +235,7 @@ end:
 }
 
 ; Runs jobs one after another. The parameters are the address of the jobs, the number of jobs, and
-; the address of the shared memory, which is 0 if there are no other threads.
+; the address of the shared memory. The last address is 0 if there are no other threads.
 define void @jobs(ptr %jobs, i64 %count, i64 %memory, ptr %unused) {
 entry:
   %control = call i64 @flush()

@@ -23,8 +23,8 @@ _LINE = 64
 _ROUNDS = 2000
 """Number of iterations that an idle thread spins before it sleeps.
 
-They take 20 to 100 microseconds: longer than the time between two steps of a plan, and too short to
-affect other programs.
+These iterations take 20 to 100 microseconds. This is longer than the time between two steps of a
+plan, and too short to affect other programs.
 """
 _X86 = ("202", "llvm.x86.sse2.pause()", "32832", """
 declare void @llvm.x86.sse.stmxcsr(ptr)
@@ -57,9 +57,12 @@ define internal void @set.control(i64 %value) {
 }
 """)
 _MACHINES = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
-"""For each machine: the number of the system call futex, the instruction that tells the CPU that a
-loop spins, the bits of the floating-point control register that flush denormal numbers to 0, and
-functions that read and set this register."""
+"""Four texts for each machine.
+
+The texts are: the number of the system call futex; the instruction that tells the CPU that a loop
+spins; the bits of the floating-point control register that flush denormal numbers to 0; and LLVM IR
+of the functions that read and set this register.
+"""
 
 
 class Jobs:
@@ -121,7 +124,7 @@ _making = threading.Lock()
 
 
 def _pool(count: int) -> _Pool | None:
-    """Return a pool of `count` threads, which later calls share.
+    """Return a pool of `count` threads; later calls with this count return the same pool.
 
     The result is None for one thread, and on systems without futexes.
     """

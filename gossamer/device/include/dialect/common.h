@@ -23,8 +23,8 @@
 
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
- * A part is code for some warps of a work-group; it begins with if (PART(condition)). In CUDA only
- * the warps for which the condition is true enter the part, while other warps run other parts. In
+ * A part is code for some warps of a work-group; it begins with if (PART(condition)). In CUDA, a
+ * warp enters the part only if the condition is true; meanwhile, other warps run other parts. In
  * OpenCL all work-items enter every part, one part after the other. Code that only the part's warps
  * may run must therefore test the condition again. In OpenCL the following macros may wait for the
  * whole work-group, so they must not be inside a condition that differs within the work-group:
@@ -49,16 +49,16 @@
  * factor * b for a float `factor`. In OpenCL each is one vector operation, because Intel's compiler
  * for CPUs splits a float4 that is used in scalar operations, and moves its elements one by one. */
 
-/* FLOAT16 is a vector of 16 floats, for kernels that run on processors. ZERO16 is a vector of
- * zeros, LOAD16 and STORE16 take any address, and FMA16(factor, values, sums) adds factor * values
- * to sums. */
+/* FLOAT16 is a vector of 16 floats, for kernels that run on CPUs. ZERO16 is a FLOAT16 of zeros.
+ * LOAD16 and STORE16 accept any address. FMA16(factor, values, sums) returns factor * values + sums
+ * for a float `factor`. */
 
-/* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. The
- * address must be a multiple of 8 bytes for loads and stores of four halves, and of 16 bytes for
- * those of eight halves. FETCH_HALF loads a value without converting it, and HALF_VALUE converts
- * the fetched value later, so that no instruction waits for the load before the value is used.
- * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves
- * to a float4.
+/* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
+ * stores of four halves need an address that is a multiple of 8 bytes; those of eight halves need a
+ * multiple of 16 bytes. FETCH_HALF loads a value without converting it, and HALF_VALUE converts the
+ * fetched value later, so that no instruction waits for the load before the value is used.
+ * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves to
+ * a float4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF if HALVES is set, else float. */
 #if HALVES
@@ -104,8 +104,9 @@
 #endif
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
-/* The result is NaN if an argument is NaN, as in NumPy. The test for NaN is on `b`, because in most
- * expressions `b` is a literal: compilers then remove the test and leave one instruction. */
+/* The result of MAXIMUM and MINIMUM is NaN if an argument is NaN, as in NumPy. The test for NaN is
+ * on `b`. In most expressions `b` is a literal; compilers then remove the test, and one instruction
+ * remains. */
 #ifndef MAXIMUM
 #define MAXIMUM(a, b) (((a) < (b) || (b) != (b)) ? (b) : (a))
 #define MINIMUM(a, b) (((a) > (b) || (b) != (b)) ? (b) : (a))

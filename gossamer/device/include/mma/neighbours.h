@@ -1,13 +1,14 @@
-/* Epilogue and stores of a lane's results that are adjacent in memory. */
+/* Neighbours are results of one lane that are adjacent in memory. These functions apply the
+ * epilogue to neighbours, and store them. */
 
 #pragma once
 
 #include "dialect/common.h"
 #include "mma/warp.h"
 
-/* Sets `values` to sums of a lane whose results are adjacent in memory. tiles: the lane's sums of
- * successive tiles of 8 columns; the columns are ordered so that these results are adjacent. half:
- * 0 for the lane's first row, 1 for its second row. */
+/* Copies `count` of a lane's sums in one row to `values`. tiles: the lane's four sums of each of
+ * several successive tiles of 8 columns. The kernel orders the columns so that the results of these
+ * sums are neighbours. half: 0 for the lane's first row, 1 for its second row. */
 template <int count>
 INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int half)
 {
@@ -15,8 +16,8 @@ INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int
         values[v] = tiles[v / 2][half * 2 + v % 2];
 }
 
-/* Applies `rewrite` to four values at a time, the width of EPILOGUE4. rewrite: function that
- * changes a float4 in place; its second argument is the index of the first of the four values. */
+/* Applies `rewrite` to four values at a time, which is the width of EPILOGUE4. rewrite: function
+ * that changes a float4 in place. Its second argument is the index of the float4's first value. */
 template <int count, class Rewrite> INLINE void in_fours(float (&values)[count], Rewrite rewrite)
 {
     UNROLL for (int v = 0; v + 3 < count; v += 4) {
@@ -29,8 +30,9 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
     }
 }
 
-/* A function that applies the epilogue (ops/epilogue.h) to 8, 4, 2 or 1 neighbours: by fours, or one
- * by one where there are fewer. channel, index: those of the first neighbour. */
+/* A function that applies the epilogue (ops/epilogue.h) to `count` neighbours (8, 4, 2 or 1): four
+ * at a time, or one at a time if `count` is below 4. channel, index: arguments of the epilogue for
+ * the first neighbour. */
 #define EPILOGUE_OF(count, channel, index)                  \
     [&](float (&values)[count]) {                           \
         in_fours(values, [&](float4 &four, int v) {         \
@@ -40,8 +42,8 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
             EPILOGUE(values[v], (channel) + v, (index) + v) \
     }
 
-/* Stores 8, 4, 2 or 1 values as 16-bit floats, or 4, 2 or 1 as floats, at a multiple of their bytes.
- */
+/* Stores `count` values: 8, 4, 2 or 1 as 16-bit floats, or 4, 2 or 1 as floats. The address must be
+ * a multiple of the number of stored bytes. */
 template <class Real, int count> INLINE void store_neighbours(Real *to, const float (&values)[count])
 {
     auto four = [&](int v) {
@@ -64,9 +66,9 @@ template <class Real, int count> INLINE void store_neighbours(Real *to, const fl
         *to = values[0];
 }
 
-/* Takes `count` neighbours from a lane's sums as take_neighbours does, gives them to the epilogue,
- * and stores them if `stored`. Only the store is conditional, so that loads for other sums need not
- * wait for a branch. */
+/* Takes `count` neighbours from a lane's sums as take_neighbours does, applies the epilogue, and
+ * stores the results if `stored` is true. Only the store depends on `stored`: loads for other sums
+ * then need not wait for a branch. */
 template <int count, class Real, class Epilogue>
 INLINE void store_sums(Real *to, bool stored, const float (*tiles)[4], int half, Epilogue epilogue)
 {

@@ -1,10 +1,11 @@
-/* Products of warps by tensor cores, in three precisions: of a tile, of the fragments of a warp, and
- * of the steps of a stage. Operands are loaded as words of 16 bytes. */
+/* Multiplication on tensor cores in three precisions: float16, TF32 and float32. A warp multiplies
+ * one tile, its fragments, or its share of the steps of a stage. Operands are loaded as words of 16
+ * bytes. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined TF32
-#define TF32 0 /* where HALVES is 0: 1 multiplies floats as TF32, 0 as float32 */
+#define TF32 0 /* if HALVES is 0: 1 multiplies floats as TF32, 0 as float32 */
 #endif
 
 #include "dialect/common.h"
@@ -14,33 +15,36 @@
 typedef uint4 Pixels;
 typedef uint4 Weights;
 
-/* Converts loaded numbers to operands: floats are rounded to TF32. */
+/* Converts loaded numbers to operands. Floats are rounded to TF32. */
 INLINE uint4 as_operands(const uint4 &words)
 {
     return rounded_operands(words);
 }
 
-/* Returns packed numbers as operands; floats were rounded to TF32 when they were packed. */
+/* Returns packed numbers as operands. Packing has already rounded floats to TF32. */
 [[maybe_unused]] INLINE uint4 packed_operands(const uint4 &words)
 {
     return words;
 }
 
+/* Multiplies 16 rows by 8 of a fragment's 16 columns over one step of K, and adds the products to
+ * `sum`. tile: 0 for the first 8 columns, 1 for the last 8. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {
     mma_sync(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
 #else
-/* Numbers, each as a sum of two: `upper` is the number rounded to the 11 significant bits of TF32,
- * and `lower` is the remainder. */
+/* Four floats, each split into two numbers: `upper` is the float rounded to the 11 significant bits
+ * of TF32, and `lower` is the remainder. */
 struct Operands {
     uint4 upper, lower;
 };
 typedef Operands Pixels;
 typedef Operands Weights;
 
-/* Splits a number into the number rounded to 11 significant bits and the remainder. */
+/* Sets `upper` to a float rounded to 11 significant bits, and `lower` to the remainder. All three
+ * are passed as bits. */
 INLINE void split(uint value, uint &upper, uint &lower)
 {
     upper = (value + 0x1000u) & ~0x1fffu;
@@ -62,9 +66,10 @@ INLINE Operands as_operands(const uint4 &words)
     return as_operands(words);
 }
 
-/* Adds three of the four products of upper and lower numbers. The product of the two lower numbers
- * is left out, because it is below 2^-22 of the whole product. Tensor cores truncate their sums, so
- * they sum only the products of this step, and ordinary additions add the result to `sum`. */
+/* Multiplies a tile as in the other precisions, but adds three of the four products of upper and
+ * lower numbers. The product of the two lower numbers is left out, because it is below 2^-22 of the
+ * whole product. Tensor cores truncate sums. They therefore sum only the products of this step, and
+ * ordinary additions add the result to `sum`. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {
@@ -79,7 +84,7 @@ INLINE Operands as_operands(const uint4 &words)
 #endif
 
 /* Multiplies `rows` fragments of 16 rows by `columns` fragments of 16 columns over one step of K.
- * left, right: functions that load a fragment's operand. */
+ * left, right: functions that load the operand of the fragment with a given number. */
 template <int rows, int columns, class Left, class Right>
 INLINE void multiply_fragments(float (&sums)[rows][2 * columns][4], Left left, Right right)
 {
@@ -94,8 +99,10 @@ INLINE void multiply_fragments(float (&sums)[rows][2 * columns][4], Left left, R
             multiply_tile(sums[i][j], of_rows[i], of_columns[j / 2], j % 2);
 }
 
-/* Multiplies a warp's share of the steps of a stage, in which `warps` warps take turns. left: the
- * steps of K from this stage on; a stage has at most `steps`. multiply: function of a step. */
+/* Multiplies a warp's share of the steps of a stage. `warps` warps take the steps in turn. steps:
+ * number of steps of a full stage. left: number of steps of K from this stage on; the last stage
+ * may have fewer than `steps`. warp: number of this warp, from 0. multiply: function that
+ * multiplies the step with a given number. */
 template <int steps, int warps, class Multiply>
 INLINE void share_steps(int left, int warp, Multiply multiply)
 {

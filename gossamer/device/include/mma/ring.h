@@ -1,5 +1,5 @@
-/* Rings of slots in shared memory, which producer warps fill and consumer warps read (sm_90). The
- * functions count the phases of the barriers; their callers need not.
+/* Rings of slots in shared memory (sm_90). Producer warps fill the slots, and consumer warps read
+ * them. The functions count the phases of the barriers, so that kernels need not.
  *
  * A slot has two barriers. A phase of `filled` ends when the slot has been filled, and a phase of
  * `read` when the slot has been read. Each warp has its own Ring, and calls for each slot in turn:
@@ -20,8 +20,8 @@
 #include "ptx/mbarrier.h"
 
 /* filled, read: the barriers of the first slot; the barriers of the other slots follow. slot: the
- * slot that is filled or read next. round: number of times that all slots have been used. last: the
- * barrier `read` of the previous slot. */
+ * current slot, which is filled or read next. round: number of times that all slots have been used.
+ * last: the barrier `read` of the previous slot. */
 template <int slots> struct Ring {
     ulong *filled, *read;
     int slot;
@@ -30,8 +30,8 @@ template <int slots> struct Ring {
 };
 
 /* Slots that are filled once and read as often as needed. filled: the barrier of the first slot;
- * the barriers of the other slots follow. slots: number of slots. slot: the slot that is filled or
- * read next. */
+ * the barriers of the other slots follow. slots: number of slots. slot: the current slot, which is
+ * filled or read next. */
 struct KeptSlots {
     ulong *filled;
     int slots, slot;
@@ -56,7 +56,7 @@ template <int slots> INLINE Ring<slots> ring_at(ulong *barriers)
     return {barriers, barriers + slots, 0, 0, barriers + slots};
 }
 
-/* Returns a ring of `slots` slots, or, if `slots` is 0, KeptSlots with one slot for each part. */
+/* Returns a ring of `slots` slots; if `slots` is 0, returns KeptSlots with `parts` slots. */
 template <int slots> INLINE auto slots_at(ulong *barriers, [[maybe_unused]] int parts)
 {
     if constexpr (slots > 0)
@@ -82,7 +82,7 @@ template <int slots> INLINE void init_ring(const Ring<slots> &ring, int fills, i
         mbarrier_init(kept.filled + slot, fills);
 }
 
-/* Waits until the slot may be filled again. */
+/* Waits until the current slot may be filled again. */
 template <int slots> INLINE void producer_acquire(const Ring<slots> &ring)
 {
     if (ring.round > 0)
@@ -91,13 +91,13 @@ template <int slots> INLINE void producer_acquire(const Ring<slots> &ring)
 
 [[maybe_unused]] INLINE void producer_acquire(const KeptSlots &) {}
 
-/* Waits until the slot has been filled. */
+/* Waits until the current slot has been filled. */
 template <int slots> INLINE void consumer_wait(const Ring<slots> &ring)
 {
     mbarrier_wait_parity(ring.filled + ring.slot, ring.round);
 }
 
-/* Waits until the slot `ahead` slots further has been filled. */
+/* Waits until the slot that is `ahead` slots after the current one has been filled. */
 template <int slots> INLINE void consumer_wait(const Ring<slots> &ring, int ahead)
 {
     mbarrier_wait_parity(ring.filled + (ring.slot + ahead) % slots,
@@ -109,7 +109,7 @@ template <int slots> INLINE void consumer_wait(const Ring<slots> &ring, int ahea
     wait_once(kept.filled + kept.slot);
 }
 
-/* Returns the barrier at which copies to the slot arrive. */
+/* Returns the barrier at which copies to the current slot arrive. */
 template <class Slots> INLINE ulong *filled_barrier(const Slots &slots)
 {
     return slots.filled + slots.slot;
@@ -130,10 +130,11 @@ template <int slots> INLINE void advance(Ring<slots> &ring)
     kept.slot++;
 }
 
-/* Copies the parts of a tile, of `bytes` bytes each, to successive slots. One work-item calls this
- * function. to: the first slot in shared memory. from: the first part. distance: words of 16 bytes
- * from a part to the next. parts: number of parts, at least 1. The loop tests `parts` after a copy,
- * so that the first copy does not wait until `parts` is known. */
+/* Copies the parts of a tile to successive slots. One work-item calls this function. bytes: size of
+ * a part, and of a slot. to: address of slot 0 in shared memory. from: the first part. distance:
+ * distance from the start of a part to the start of the next, in words of 16 bytes. parts: number
+ * of parts, at least 1. The loop tests `parts` after a copy, so that the first copy does not wait
+ * until `parts` is known. */
 template <int bytes, class Slots>
 INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, int parts)
 {
@@ -146,8 +147,9 @@ INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, i
     } while (++part < parts);
 }
 
-/* Arrives at the barrier `read` of the previous slot. lanes: number of lanes that arrive: 1 for the
- * whole warp if only wgmma has read the slot, 32 if the lanes have read or written it. */
+/* Arrives at the barrier `read` of the previous slot. lanes: number of lanes that arrive. If only
+ * wgmma has read the slot, 1 is enough: lane 0 arrives for the whole warp. If the lanes themselves
+ * have read or written the slot, all 32 arrive. */
 template <int lanes, int slots> INLINE void release_previous(const Ring<slots> &ring)
 {
     if (lanes == 1)
@@ -158,7 +160,7 @@ template <int lanes, int slots> INLINE void release_previous(const Ring<slots> &
 
 template <int lanes> INLINE void release_previous(const KeptSlots &) {}
 
-/* Goes to the first of KeptSlots, at the beginning of a tile. Does nothing to a Ring. */
+/* Goes back to the first slot of KeptSlots, at the beginning of a tile. A Ring stays unchanged. */
 template <int slots> INLINE void rewind(Ring<slots> &) {}
 
 [[maybe_unused]] INLINE void rewind(KeptSlots &kept)

@@ -1,10 +1,9 @@
-/* Multiplication by a warp on tensor cores, and the packing of two float16 operands in a
- * register. */
+/* Multiplication on tensor cores by one warp, and packing of two float16 numbers in a register. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#define HALVES 1 /* 1: operands are float16; 0: operands are floats, read as TF32 */
 #endif
 
 #include "dialect/common.h"
@@ -19,7 +18,8 @@
     return packed;
 }
 
-/* max.NaN.f16x2: returns the larger of two numbers in each half, or NaN where one is NaN. */
+/* max.NaN.f16x2: returns, in each half, the larger of the two numbers in `a` and `b`; NaN if one of
+ * the two is NaN. */
 [[maybe_unused]] INLINE uint larger_halves(uint a, uint b)
 {
     uint result;
@@ -27,9 +27,9 @@
     return result;
 }
 
-/* Prepares a float, given by its bits, for tensor cores, which truncate it to the 11 significant
- * bits of TF32. Half of the last of these bits is added, so that the truncation rounds. NaN and
- * infinity are returned unchanged. */
+/* Prepares a float, given by its bits, for tensor cores. Tensor cores truncate a float to the 11
+ * significant bits of TF32. Half of the last of these bits is therefore added, so that the
+ * truncation rounds. NaN and infinity are returned unchanged. */
 [[maybe_unused]] INLINE uint round_to_tf32(uint bits)
 {
     float power_of_two = __int_as_float((int)(bits & 0xff800000u));

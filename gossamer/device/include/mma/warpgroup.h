@@ -1,10 +1,10 @@
-/* Multiplication of pixels by weights by the four warps of a warpgroup (sm_90a). Weights are in
- * shared memory. Pixels are in shared memory as float16, and in registers as TF32. */
+/* The four warps of a warpgroup multiply pixels by weights (sm_90a). The weights are in shared
+ * memory. The pixels are in shared memory if they are float16, or in registers if they are TF32. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#define HALVES 1 /* 1: operands are float16; 0: operands are floats, read as TF32 */
 #endif
 #if !defined CONFIGURED && !defined TILE_M
 #define TILE_M 64 /* lines of the right operand: 64, 96, 128, 160, 192 or 256 */
@@ -38,9 +38,10 @@ typedef uint4 WarpgroupPixels;
 #endif
 }
 
-/* Starts the products of a stage for a warpgroup, as one wgmma group: of `rows` times 64 lines of x
- * by TILE_M lines of weights each, over `steps` steps of K. x: function of a row and a step that
- * returns the left operand. weights: function of them that returns the matrix descriptor. */
+/* Starts the products of a stage for a warpgroup, as one wgmma group. A row is 64 lines of x. Each
+ * of `rows` rows is multiplied by TILE_M lines of weights over `steps` steps of K. x: function that
+ * returns the left operand of a row and a step. weights: function that returns the matrix
+ * descriptor of the right operand of a row and a step. */
 template <int rows, int steps, int all_rows, class Left, class Right>
 INLINE void start_products(float (&sums)[all_rows][TILE_M / 8][4], Left x, Right weights)
 {

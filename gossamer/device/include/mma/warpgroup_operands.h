@@ -1,11 +1,11 @@
 /* The text and the operands of wgmma instructions (sm_90a) for each width. The width is the number
- * of lines of the right operand. sums[j] has a lane's four sums of lines 8 j to 8 j + 7.
+ * of lines of the right operand. sums[j] holds a lane's four sums for lines 8 j to 8 j + 7.
  *
  * WGMMA_TEXT(form, width) is the text of an instruction, and WGMMA_SUMS(width) are its outputs. The
  * inputs depend on the form:
  *
  *   WGMMA_SS       float16: "l"(left), "l"(right), "r"(adds)
- *   WGMMA_RS       float16, or TF32 where HALVES is 0: "r" for four registers of the left operand,
+ *   WGMMA_RS       float16, or TF32 if HALVES is 0: "r" for four registers of the left operand,
  *                  "l"(right)
  *   WGMMA_SPARSE   float16, 2:4 sparse on the left: "l"(left), "l"(right), "r"(indices),
  *                  "n"(selector)
@@ -92,8 +92,9 @@
 #define WGMMA_224(form) form(224, REGISTERS_224, "%112", "%113", "%114", "%115", "%116", "%117")
 #define WGMMA_256(form) form(256, REGISTERS_256, "%128", "%129", "%130", "%131", "%132", "%133")
 
-/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory: lines of 128
- * bytes with the 128-byte swizzle, which repeats every eight lines (1024 bytes). */
+/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory. The operand
+ * has lines of 128 bytes with the 128-byte swizzle. The swizzle repeats every eight lines (1024
+ * bytes). */
 [[maybe_unused]] INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;

@@ -1,5 +1,6 @@
-/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory. If
- * CLUSTER is 1, CLUSTER_BARRIER and CLUSTER_SEND are BARRIER, and the other macros are empty.
+/* Clusters of CLUSTER work-groups (sm_90). The work-groups of a cluster can write to one another's
+ * shared memory. If CLUSTER is 1, CLUSTER_BARRIER and CLUSTER_SEND are BARRIER, and the other
+ * macros are empty.
  *
  *   CLUSTER_DIMS       precedes LAUNCH_BOUNDS of a kernel.
  *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: signals that this work-group is running.
@@ -9,10 +10,11 @@
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items
  *                      of the cluster.
  *   CLUSTER_SEND()     BARRIER, then the first half of a CLUSTER_BARRIER. Only the last of the
- *                      THREADS / 32 warps arrives with release semantics, which makes the writes of
- *                      the work-group visible. The release is a fence for the whole device: the
- *                      last warp waits until its own copies and stores are complete, so it should
- *                      issue few of them. The other warps do not wait for their own.
+ *                      THREADS / 32 warps arrives with release semantics. This release makes the
+ *                      writes of the whole work-group visible. It is a fence for the whole device:
+ *                      the last warp waits until its own copies and stores are complete. The last
+ *                      warp should therefore issue few copies and stores. The other warps do not
+ *                      wait for theirs.
  *   CLUSTER_RECEIVE()  the second half: waits for CLUSTER_SEND of all work-groups. */
 
 #pragma once

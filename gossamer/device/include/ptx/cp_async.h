@@ -14,7 +14,7 @@
 }
 
 /* cp.async.cg: starts a copy of 16 bytes that bypasses the L1 cache.
- * size: number of bytes to read, up to 16; zeros are stored for the others. */
+ * size: number of bytes to read, up to 16; zeros are stored in place of the others. */
 [[maybe_unused]] INLINE void cp_async_16(uint target, const void *source, int size)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -23,7 +23,7 @@
 
 /* cp.async.ca: starts a copy of BYTES (4, 8 or 16) bytes through the L1 cache, for data that are
  * soon copied again.
- * size: number of bytes to read, up to BYTES; zeros are stored for the others. */
+ * size: number of bytes to read, up to BYTES; zeros are stored in place of the others. */
 template <int BYTES> INLINE void cp_async_ca(uint target, const void *source, int size)
 {
     if constexpr (BYTES == 4)

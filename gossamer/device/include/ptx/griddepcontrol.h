@@ -6,10 +6,11 @@
  *                           work-groups have called pdl_trigger.
  *   pdl_wait()              griddepcontrol.wait: waits for the end of the previous kernel. A
  *                           work-item must call pdl_wait before it reads or writes memory that any
- *                           kernel writes. At least one work-item of each kernel must call it.
+ *                           kernel writes. At least one work-item of each kernel must call
+ *                           pdl_wait.
  *   pdl_trigger_and_wait()  calls both, at the start of a kernel that has no work before pdl_wait.
- *                           In a chain of small kernels, each kernel then waits for the previous
- *                           one on the multiprocessors and not in the queue.
+ *                           In a chain of small kernels, each kernel is then already on the
+ *                           multiprocessors, not in the queue, while it waits for the previous one.
  *
  * A pointer to const must not be RESTRICT if any kernel writes the memory: the compiler assumes
  * that memory behind a RESTRICT pointer to const is constant while the kernel runs, and may move

@@ -18,7 +18,7 @@
     return loaded;
 }
 
-/* ldmatrix.x4.trans: loads four matrices of 16-bit numbers and transposes each. */
+/* ldmatrix.x4.trans: loads four matrices of 16-bit numbers, and transposes each of them. */
 [[maybe_unused]] INLINE uint4 ldmatrix_x4_trans(uint address)
 {
     uint4 loaded;

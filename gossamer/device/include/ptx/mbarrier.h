@@ -1,6 +1,7 @@
-/* Barriers in shared memory between warps that copy and warps that multiply (sm_90), and copies
- * that signal a barrier. A barrier has phases, numbered from 0. A phase ends when the barrier has
- * received as many arrivals as mbarrier_init specified, and all expected bytes have been copied. */
+/* Barriers in shared memory (sm_90), and copies that signal a barrier. Warps that multiply wait at
+ * a barrier for warps that copy, and vice versa. A barrier has phases, numbered from 0. A phase
+ * ends when the barrier has received as many arrivals as mbarrier_init specified, and all expected
+ * bytes have been copied. */
 
 #pragma once
 
@@ -89,7 +90,7 @@
 }
 
 /* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. `barrier`
- * counts the copied bytes; mbarrier_arrive_expect_tx must announce them. */
+ * counts the copied bytes; mbarrier_arrive_expect_tx must announce these bytes to the barrier. */
 [[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
                                            ulong *barrier)
 {

@@ -13,8 +13,8 @@
 
 /* Returns the matrix descriptor of a wgmma operand in shared memory without swizzling. The operand
  * consists of tiles of 8 rows of 16 bytes; the rows of a tile are contiguous.
- * next_columns, next_rows: strides from a tile to the tile with the next columns and to the tile
- * with the next rows, in units of 16 bytes. */
+ * next_columns: stride from a tile to the tile with the next columns, in units of 16 bytes.
+ * next_rows: stride from a tile to the tile with the next rows, in units of 16 bytes. */
 [[maybe_unused]] INLINE ulong tile_descriptor(uint address, int next_columns, int next_rows)
 {
     return (ulong)(address >> 4 & 0x3fff) | (ulong)next_columns << 16 | (ulong)next_rows << 32;
@@ -39,8 +39,8 @@ template <int registers> INLINE void setmaxnreg_dec()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: gives each work-item `registers` registers; waits until other warps have released
- * enough registers. */
+/* setmaxnreg.inc: waits until other warps have released enough registers, and gives each work-item
+ * `registers` registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
