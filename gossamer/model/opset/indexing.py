@@ -232,8 +232,9 @@ DEFINITIONS = tuple(
           float_only=False, attribute_inputs=inputs)
     for name, text, shape, inputs in (
         ("tile", "x; repeats", _tile_shape, ("repeats",)),
-        ("triangle", "x: matrices; upper: whether the upper triangle is kept, diagonal: a tuple "
-                     "with its offset from the main diagonal", _triangle_shape, ("diagonal",)),
+        ("triangle", "x: matrices; upper: whether the upper triangle is kept, else the lower; "
+                     "diagonal: a tuple with the offset of the triangle's edge from the main "
+                     "diagonal", _triangle_shape, ("diagonal",)),
         ("gather_nd", "x, indices; batch_dims", _gather_nd_shape, ()),
         ("gather_elements", "x, indices; axis", _gather_elements_shape, ()),
         ("scatter_nd", "x, indices, updates; no attributes", _scatter_nd_shape, ()),
