@@ -115,7 +115,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _loses_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Return whether the weights are scaled signs, and would not be after folding a batch norm."""
+    """Return whether weights are scaled signs now, but not after folding a batch norm into them."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False

@@ -312,8 +312,8 @@ def weighted_sums(graph: Graph, shapes: ShapesByBatch,
                   users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
     """Return the element-wise nodes that compute weighted sums of images, with their sums.
 
-    If a sum has a single reader, and this is another sum of the same shape, it is merged into the
-    reader.
+    A sum is merged into its reader if no other node reads the sum, and if the reader is a sum of
+    the same shape.
     """
     sums: dict[str, tuple[Node, WeightedSum]] = {}
     for node in graph.nodes:

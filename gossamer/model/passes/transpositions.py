@@ -93,7 +93,8 @@ class _Rewriting:
     def _add_transposition(self, node: Node) -> None:
         """Add a transpose.
 
-        If its input is a channels-last value, it reads the value's channels-first image instead.
+        If the node's input is a channels-last value, the added transpose reads the channels-first
+        image of this value instead.
         """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
