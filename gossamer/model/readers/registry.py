@@ -34,9 +34,9 @@ class Reader:
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in lower case.
     read: function that returns the graph. Its arguments are the path of the file and the paths of
-    the further files, in the order of `further`. It imports the reader's module when it is called,
-    so that only readers in use are imported. It raises InputError, ModelError and UnsupportedError,
-    which name the file.
+    the further files, in the order of `further`. The function imports the reader's module when it
+    is called, so that only readers in use are imported. Its errors are InputError, ModelError and
+    UnsupportedError, which name the file.
     further: the other files of a model.
     read_onnx: function that returns the file at a path as an ONNX model with all its weights, for
     programs that change weights and write the model again; None for kinds of files that are not
@@ -48,8 +48,8 @@ class Reader:
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
     chooses_outputs: bool = False
-    """Whether `read` accepts the names of the outputs to read as `outputs` (None for all), and
-    skips nodes that only other outputs need."""
+    """Whether `read` accepts the argument `outputs`: the names of the outputs to read, or None for
+    all outputs. Nodes that only other outputs need are then skipped."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
     """Function that reads only the first file, and raises the errors that `read` would raise for
