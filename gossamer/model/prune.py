@@ -53,8 +53,8 @@ of the node (a branch or a loop's body) reads the value."""
 class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: name of the layer in reports: the path of its PyTorch module with its op, else the name of
-    the node, else its op and output.
+    name: name of the layer in reports: the path of the layer's PyTorch module with the layer's op,
+    else the name of the node, else the op and the output of the node.
     weight: name of the tensor of weights.
     kept: reason why the weights were not changed; empty if they were pruned.
     """
@@ -105,7 +105,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return a text with the valid range if the sparsity is outside it, else None."""
+    """Return a text with the valid range if the sparsity is outside this range, else None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
