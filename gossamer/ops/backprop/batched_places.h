@@ -6,7 +6,8 @@
 
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
-/* The tile of a work-item, and the part of its sums. */
+/* The tile of a work-item, by its indices in two directions, and the part of the tile's sums that
+ * the work-item computes. */
 typedef struct {
     int along, across, part;
 } Place;

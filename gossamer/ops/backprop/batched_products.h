@@ -24,9 +24,10 @@
 #define ALONG 1
 #define ACROSS 1
 #define GRADIENT_PLACE place_of
-/* COLUMN is column n of tile number `tile` of `tiles` tiles. Each tile in turn has the next four
- * columns. LOADED_COLUMN is for loads of four columns, where n is a multiple of 4. It is COLUMN,
- * but moved back if necessary so that the load does not exceed the rows of `columns` columns. */
+/* COLUMN is column n of tile number `tile` of `tiles` tiles. The tiles take turns: each has the
+ * next four columns. LOADED_COLUMN is for loads of four columns, where n is a multiple of 4. It is
+ * COLUMN, but moved back if necessary so that the load does not exceed the rows of `columns`
+ * columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \

@@ -141,7 +141,7 @@ class _Memory:
     samples: the inner products of samples.
     sums: partial sums of the first layer: one for each combination of a sample of the block, a unit
     and a slice of the inputs.
-    deltas: changes of weights whose input is 1: one for each combination of a sample of the block
+    deltas: changes of weights for an input of 1: one for each combination of a sample of the block
     and a unit of the first layer.
     sum_count: number of partial sums.
     nbytes: bytes of the workspace.
@@ -182,10 +182,10 @@ class Blocked(KernelBackprop):
 
     Up to rounding, the results equal those of updating all weights after each sample.
 
-    Let x_s be sample s, and W_s the first layer's weights before the update by x_s. Element j of
-    g_s is the change of a weight of unit j whose input is 1, so W_{s+1} = W_s + g_s x_s^T. Then
-    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
-    g_s (x_s . x) and the upper layers have to be computed sample by sample.
+    Let x_s be sample s, and W_s the first layer's weights before the update by x_s. Let element j
+    of g_s be the change of a weight of unit j for an input of 1, so W_{s+1} = W_s + g_s x_s^T. Then
+    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction g_s (x_s . x)
+    and the upper layers have to be computed sample by sample.
 
     A form is a config together with the code that runs it. There are two kinds of forms. Pipelines
     train a network with one hidden layer in one work-group, with or without tensor cores. InTurn
