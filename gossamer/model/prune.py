@@ -126,7 +126,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     only the layers that per_layer names.
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
     `sparsity` to the number of each layer's output channels; the biases of pruned channels become
-    zero too, if no other node reads them, so that the channels can be removed.
+    zero too, if no other node reads these biases. The channels can then be removed.
     keep: layers that are not pruned, by the name of the layer, its node or its weights.
     per_layer: fractions by the name of a layer, node or weight; `sparsity` does not apply to these
     layers.

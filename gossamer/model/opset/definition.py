@@ -365,8 +365,8 @@ class OpDef:
     name: name of the op, the `op` of its nodes.
     text: the node's inputs in order ("[x]" may be absent), a semicolon, and the node's attributes.
     shape: the shape rule.
-    evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
-    `not_evaluated`.
+    evaluate: the evaluation with NumPy, for shape arithmetic and constants; `not_evaluated` if the
+    op needs no such evaluation.
     mixes: the mixing rule, which determines whether a batch may be split, and whether a file may be
     run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether rounding an input may change a sign that is computed from an output.

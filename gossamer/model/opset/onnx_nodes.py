@@ -131,7 +131,7 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Replace auto_pad and ceil_mode of a pool by pads that keep its output size."""
+    """Replace auto_pad and ceil_mode of a pool by pads that keep the size of the pool's output."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -168,7 +168,7 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
 def has_float16(model: np.ndarray) -> bool:
     """Return whether a part has a value that the file declares as float16.
 
-    Whether ONNX Runtime rounds such a value depends on how it rewrites the model.
+    Whether ONNX Runtime rounds such a value depends on how ONNX Runtime rewrites the model.
 
     model: the bytes of the part's model.
     """

@@ -285,13 +285,14 @@ def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
                               chooses_by_weights: bool) -> bool:
     """Merge convolutions of one value whose results are concatenated.
 
-    The merged convolution has the output channels of all of them. Neighbouring inputs of a
-    concatenation are merged if their convolutions have the same windows, and if no other node reads
-    them. Returns whether the graph was changed; nodes that no output needs any longer stay in the
-    graph.
+    The merged convolution has the output channels of all merged convolutions. The convolutions of
+    neighbouring inputs of a concatenation are merged if they have the same windows, and if no other
+    node reads these inputs. Returns whether the graph was changed; nodes that no output needs any
+    longer stay in the graph.
 
     chooses_by_weights: whether 1x1 convolutions of the halves of a split value are merged, too. The
-    merged convolution reads all channels, with zero weights for the channels of the other half.
+    merged convolution reads both halves. Each of its output channels has zero weights for the half
+    that did not contribute to this channel before.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)

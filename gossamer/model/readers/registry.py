@@ -20,7 +20,7 @@ class FurtherFile:
 
     content: name of the file's content, for messages: "weights".
     suffix: end of the file's name. By default, the file is looked up in the folder of the first
-    file, under the first file's name with this suffix in place of its own.
+    file, under the first file's name with this suffix in place of the first file's suffix.
     """
 
     content: str
@@ -53,8 +53,8 @@ class Reader:
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
     """Function that reads only the first file, and raises the errors that `read` would raise for
-    this file. It is called if a further file is missing, so that an error in the first file is
-    reported first."""
+    this file. The function is called if a further file is missing, so that an error in the first
+    file is reported first."""
 
     @property
     def description(self) -> str:
