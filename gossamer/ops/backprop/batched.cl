@@ -28,8 +28,8 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LAYERS 2 /* layers of weights */
 #define ALL(DO) DO(0) DO(1) /* DO for each layer */
-/* DO(layer, layer before it) for each layer except 0, by UPPER from the lowest layer to the
- * highest, by LOWER from the highest to the lowest */
+/* DO(layer, layer before it) for each layer except 0: UPPER goes from the lowest layer to the
+ * highest, and LOWER from the highest to the lowest */
 #define UPPER(DO) DO(1, 0)
 #define LOWER(DO) DO(1, 0)
 /* what is computed from the sums of a layer */
@@ -334,8 +334,8 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
 #endif
 
 /* Gathers the errors of a layer's units. The units are the inputs of the next layer, and each
- * work-group that owns some of these inputs has their errors. Each work-group begins to read at
- * another owner. */
+ * work-group that owns some of these inputs has their errors. Each work-group begins to read at a
+ * different owner, so that not all read from the same owner at once. */
 #define GATHER(l, next)                                                            \
     {                                                                              \
         const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
@@ -528,8 +528,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
         LOWER(BACKWARD)
 
-        /* Work-items that update few weights compute the losses. No other work-group waits for
-         * this one meanwhile. */
+        /* Work-items that update few weights compute the losses, so that other work-groups do
+         * not wait longer for this one. */
         ROLLED for (int m = (item + THREADS / 2 - 32) % THREADS; m < MINE && first_mine + m < count;
                     m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;

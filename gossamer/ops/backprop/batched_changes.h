@@ -143,7 +143,7 @@ INLINE float quotient_by_root(float mean, float square)
         const int tiles_j = CEIL_DIV(UNITS_##l, tile[1] * ACROSS) * ACROSS;        \
         if (tile[2] > 0) {                                                         \
             float sum[8][8];                                                       \
-            clear_tile(sum, tile[0], tile[1]); /* earlier, `sum` would occupy registers longer */  \
+            clear_tile(sum, tile[0], tile[1]); /* earlier, `sum` would occupy registers longer */ \
             const int tiles = tiles_i * tiles_j * tile[2];                         \
             Place place = GRADIENT_PLACE(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
             if (item < tiles)                                                      \

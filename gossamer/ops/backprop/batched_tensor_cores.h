@@ -2,10 +2,11 @@
  * significant bits; sums are float32. A warp computes a tile of 16 or 32 rows and 8 to 32 columns.
  * ROWS is a multiple of 8.
  *
- * A fragment of mma.m16n8k8 has eight rows with eight terms of a sum. Lane n holds terms n % 4 and
- * n % 4 + 4 of row n / 4. Rows and terms may be loaded in any order, as long as both operands have
- * the same order of terms. In the order used here, each lane reads two neighbouring words. Rows are
- * odd multiples of 4 words long, so lanes that are served at the same time read different banks. */
+ * The operands of mma.m16n8k8 consist of blocks of eight rows with eight terms of a sum. Lane n
+ * holds terms n % 4 and n % 4 + 4 of row n / 4. Rows and terms may be loaded in any order, as long
+ * as both operands have the same order of terms. In the order used here, each lane reads two or
+ * four neighbouring words. Rows in shared memory are odd multiples of 4 words long, so lanes that
+ * are served at the same time read different banks. */
 
 #pragma once
 
