@@ -268,8 +268,8 @@ DEFINITIONS = (
           ("squeeze", "x; axes (None for all axes of size 1)", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     OpDef("reshape",
-          text="x; shape; before resolve(), a size of 0 stands for the input's size, unless "
-               "allowzero is True, and -1 for the size that keeps the number of elements",
+          text="x; shape; before resolve(), a size of 0 stands for the input's size (unless "
+               "allowzero is True), and -1 for the size that keeps the number of elements",
           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     OpDef("transpose", text="x; permutation",
