@@ -208,9 +208,9 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
     """Return the timing of each task, or the exception that the task raised.
 
-    The tasks are sampled in turn. An exception ends only the sampling of its task, except that
-    DeviceLostError is raised. Negative times are dropped; a task with only negative times yields a
-    DeviceError.
+    The tasks are sampled in turn. An exception ends only the sampling of the task that raised it.
+    DeviceLostError, however, ends all sampling and is raised to the caller. Negative times are
+    dropped; a task with only negative times yields a DeviceError.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}

@@ -17,7 +17,7 @@ from gossamer.errors import UnsupportedError, installing
 
 MOST_PARAMETERS = 1024
 """Maximum number of elements of a known value that is passed to ONNX's shape inference. Values that
-determine shapes, such as axes and repeats, have fewer."""
+determine shapes, such as axes and repeats, have fewer elements."""
 EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
 """The advice for a node that gossamer does not compute, if ONNX Runtime is not installed."""
 

@@ -14,7 +14,8 @@ from gossamer.model.opset.elementwise import dtype_facts, may_be_nan
 from gossamer.model.opset.registry import OPSET
 
 _LARGEST_SUM = 2.0**127
-"""Bound on sums of float32 values: below it, rounding cannot make a partial sum overflow."""
+"""Bound on sums of float32 values. Below this bound, rounding cannot make a partial sum
+overflow."""
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
@@ -56,7 +57,7 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Return whether a product may be computed on packed bits, where NaN becomes a sign."""
+    """Return whether a product may be computed on packed bits, which turn NaN into a sign."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 

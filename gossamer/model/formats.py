@@ -13,7 +13,7 @@ from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
-"""The value of `inputs` that requests uint8 photos as input; the plan normalises them as the
+"""The value of `inputs` that requests uint8 photos as input. The plan normalises the photos as the
 network's metadata states."""
 
 

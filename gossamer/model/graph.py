@@ -172,7 +172,7 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Add a constant and return its name, which is extended if it is already in use.
+    """Add a constant and return its name. A name that is already in use is extended.
 
     names: names of all values of the graph; the constant's name is added to this set.
     """

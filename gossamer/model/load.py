@@ -64,8 +64,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Warns
     -----
     GossamerWarning
-        If numbers in the file are rounded to a narrower dtype, such as float64 to float32, or are
-        NaN. The graph's attribute `warnings` holds the texts of the warnings.
+        If numbers in the file are NaN, or are rounded to a narrower dtype, as float64 is to
+        float32. The graph's attribute `warnings` holds the texts of the warnings.
 
     Examples
     --------
@@ -181,7 +181,10 @@ def other_kind(name: str) -> str | None:
 
 
 def _hint(name: str) -> str:
-    """Return advice for a saved plan or a model's further file, to end a message; else ""."""
+    """Return the end of a message: advice for a saved plan or for a further file of a model.
+
+    Returns "" for any other file.
+    """
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

@@ -23,8 +23,8 @@ class DetectionHead:
     """How one output of a network encodes boxes.
 
     kind: one of HEAD_KINDS.
-    "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs of
-    Darknet's layers with these names.
+    "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W): the inputs of
+    the layers that Darknet calls [yolo] and [region].
     "yolox" is the head of YOLOX (N, cells, 5 + classes), with boxes in units of their cells;
     "yolox_decoded" is the same head with boxes in pixels.
     "yolov5" is the head of YOLOv5 and YOLOv7 (N, anchors * cells, 5 + classes), with boxes in
@@ -54,8 +54,8 @@ class DetectorMetadata:
     resize: how a photo is resized to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
     threshold: minimum score of a box.
-    nms: maximum overlap (intersection over union) of two boxes of a class; if they overlap more,
-    the box with the lower score is dropped.
+    nms: maximum overlap (intersection over union) of two boxes of a class. If two boxes overlap
+    more, the box with the lower score is dropped.
     nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
     the distance of the two centres, and c the diagonal of the smallest box around both boxes.
     """
@@ -138,8 +138,8 @@ class Column:
 class ModelMetadata:
     """The meaning of a network's numbers, as far as the network's file states it.
 
-    classes: the names of the classes: one name for each column of the first output or, in a
-    detector, one name for each kind of object that it finds.
+    classes: the names of the classes. There is one name for each column of the first output or, for
+    a detector, one name for each kind of object that the detector finds.
     independent_scores: whether the first output holds, for each class, a score that does not depend
     on the other classes. Otherwise it holds probabilities, or logits whose softmax is the
     probabilities.

@@ -87,7 +87,7 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     of_right = scores[np.arange(len(scores)), right][:, None]
     before = np.arange(scores.shape[1]) < right[:, None]
     # Comparisons with NaN are false. A class counts as better unless a comparison shows that it is
-    # worse, so that NaN scores give the right class a bad rank.
+    # worse. A right class with a NaN score therefore has a bad rank.
     return (~(scores < of_right) & ~((scores == of_right) & ~before)).sum(axis=1)
 
 

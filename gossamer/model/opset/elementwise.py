@@ -186,14 +186,15 @@ def dtype_facts(dtype: str) -> ValueFacts:
 
 DEFINITIONS = (
     OpDef("elementwise",
-          text="operands, which broadcast; expression: an Expression with as many outputs as the "
-               "node, in which truth values are 1 and 0 in the dtype of the compared numbers",
+          text="operands, which are broadcast against each other; expression: an Expression with "
+               "as many outputs as the node; its truth values are the numbers 1 and 0, in the "
+               "dtype of the compared numbers",
           shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
           passes_values=True, discontinuous=_is_discontinuous, facts=_elementwise_facts,
           float_only=False, attribute_inputs=()),
     OpDef("mod",
-          text="a, b; of_dividend: whether the remainder has the sign of a, as in C, else that of "
-               "b, as in Python",
+          text="a, b; of_dividend: if True, the remainder has the sign of `a`, as in C; if False, "
+               "the sign of `b`, as in Python",
           shape=_mod_shape, **RESOLVED, passes_values=True, discontinuous=always, float_only=False,
           attribute_inputs=()),
     OpDef("cast", text="x; dtype",

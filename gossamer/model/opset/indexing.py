@@ -101,9 +101,10 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
     """Return the flat indices of slices, and the sizes of the leading dimensions.
 
-    A flat index counts slices along the flattened leading dimensions of the first input. The last
-    axis of the second input holds one index for each leading dimension after the first
-    `batch_dims`.
+    The leading dimensions of the first input are its first `batch_dims` dimensions, and one further
+    dimension for each element along the last axis of the second input, which is an index along that
+    dimension. A slice is the part of the first input at one position in the leading dimensions. A
+    flat index is a position in the leading dimensions after they are flattened.
     """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
@@ -122,10 +123,10 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Return, for each index, the flat position of the element that it selects in the first input.
+    """Return the flat positions, in the first input, of the elements that the indices select.
 
-    Along the node's axis, the element's coordinate is the index itself. Along every other axis, the
-    coordinate is that of the index in the array of indices.
+    Along the node's axis, the coordinate of an element is the index itself. Along every other axis,
+    the element has the same coordinate in the first input as the index has in the array of indices.
     """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
@@ -232,8 +233,9 @@ DEFINITIONS = tuple(
           float_only=False, attribute_inputs=inputs)
     for name, text, shape, inputs in (
         ("tile", "x; repeats", _tile_shape, ("repeats",)),
-        ("triangle", "x: matrices; upper: whether the upper triangle is kept, diagonal: a tuple "
-                     "with its offset from the main diagonal", _triangle_shape, ("diagonal",)),
+        ("triangle", "x: matrices; upper: whether the upper triangle is kept, else the lower; "
+                     "diagonal: a tuple with the offset of the triangle's edge from the main "
+                     "diagonal", _triangle_shape, ("diagonal",)),
         ("gather_nd", "x, indices; batch_dims", _gather_nd_shape, ()),
         ("gather_elements", "x, indices; axis", _gather_elements_shape, ()),
         ("scatter_nd", "x, indices, updates; no attributes", _scatter_nd_shape, ()),

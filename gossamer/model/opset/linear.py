@@ -197,17 +197,18 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 DEFINITIONS = (
     OpDef("reshape_by",
-          text="x, and values with the sizes to read; sizes: for each dimension of the result, "
-               "pairs of an input's index and its axis, with the sizes to multiply",
+          text="x, and further values, of which only the shapes are read; sizes: for each "
+               "dimension of the result, pairs (index of an input, axis of this input); the size "
+               "of the dimension is the product of the sizes of these axes",
           shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("sums_up_to",
-          text="x; axis, exclusive: whether each sum excludes its own element, reverse: whether "
-               "sums begin at the end",
+          text="x; axis; exclusive: whether the sum at an element excludes this element; reverse: "
+               "whether sums begin at the end of the axis",
           shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("resize_linearly",
-          text="x; scales, sizes, axes to which they belong; mode, coordinates, antialias, "
+          text="x; axes; scales and sizes of these axes; mode, coordinates, antialias, "
                "cubic_coefficient, exclude_outside: as in interpolation()",
           shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=True, attribute_inputs=("scales", "sizes")),

@@ -143,19 +143,20 @@ def _layer_norm_mixes(images: Images, node: Node) -> str | None:
 
 
 DEFINITIONS = (
-    OpDef("batch_norm", text="x, gamma, beta, mean, variance, all constants but x; epsilon",
+    OpDef("batch_norm", text="x, gamma, beta, mean, variance (all but x are constants); epsilon",
           shape=_batch_norm_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=True, attribute_inputs=()),
     OpDef("batch_norm_training",
-          text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
-               "x normalised by its own statistics; momentum * mean + (1 - momentum) * the mean of "
-               "x; and momentum * variance + (1 - momentum) * the variance of x",
+          text="x, gamma, beta, mean, variance (all but x are constants); epsilon, momentum; "
+               "outputs: x normalised by the mean and the variance of x; momentum * mean + "
+               "(1 - momentum) * the mean of x; and momentum * variance + (1 - momentum) * the "
+               "variance of x",
           shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=True, attribute_inputs=()),
     OpDef("layer_norm",
-          text="x, scale, bias; scale and bias are constants with the sizes of the axes; axes "
-               "(before resolve() also an int for all axes from this one on), epsilon, centred: "
-               "whether the mean is subtracted",
+          text="x, scale, bias (scale and bias are constants with the sizes of the normalised "
+               "axes); axes (before resolve() also an int, for all axes from this one on), "
+               "epsilon; centred: whether the mean is subtracted",
           shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
           passes_values=True, discontinuous=never, facts=nothing_known, float_only=True,
           attribute_inputs=()),

@@ -35,8 +35,8 @@ from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 NODES = "nodes"
-"""Key of the JSON list of nodes in a part's metadata. Each entry has the node's name in messages,
-and the reason why gossamer does not compute the node."""
+"""Key, in a part's metadata, of a JSON list of nodes. Each entry is a pair: the name of a node, as
+messages show it, and the reason why gossamer does not compute this node."""
 FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
     "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
@@ -55,7 +55,8 @@ FOLDED = frozenset((
 """Ops that are evaluated if all their inputs are constants. Other ops of ONNX's reference are
 excluded on purpose, so that no file makes gossamer run loops, decode pictures or match regular
 expressions. ConvTranspose is excluded because the reference is wrong for groups and for an explicit
-output shape; LogSoftmax because the reference returns -infinity where Softmax is 0 in float32."""
+output shape. LogSoftmax is excluded because the reference returns -infinity where Softmax is 0 in
+float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
 """The first opset at which the reference computes an op correctly. The op has the same meaning in
 older opsets, so nodes of older opsets are computed as nodes of this opset."""
@@ -130,7 +131,7 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Replace auto_pad and ceil_mode of a pool by pads that keep its output size."""
+    """Replace auto_pad and ceil_mode of a pool by pads that keep the size of the pool's output."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -167,7 +168,7 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
 def has_float16(model: np.ndarray) -> bool:
     """Return whether a part has a value that the file declares as float16.
 
-    Whether ONNX Runtime rounds such a value depends on how it rewrites the model.
+    Whether ONNX Runtime rounds such a value depends on how ONNX Runtime rewrites the model.
 
     model: the bytes of the part's model.
     """
@@ -381,13 +382,13 @@ def _known_shape(state: InferenceState, node: Node) -> None:
 DEFINITIONS = (
     OpDef("onnx_part",
           text="the values that a part of an ONNX file reads from outside of the part; model: the "
-               "bytes of the part's ONNX model, with inputs and outputs in the order of this "
-               "node's",
+               "bytes of the part's ONNX model, whose inputs and outputs have the order of the "
+               "node's inputs and outputs",
           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=False, attribute_inputs=()),
     OpDef("onnx_known",
-          text="values that follow from shapes and constants; node: the bytes of a node of an ONNX "
-               "file, which reads them in this order, opset: the version of its operator",
+          text="values that follow from shapes and constants, in the order in which the ONNX node "
+               "reads them; node: the bytes of the ONNX node; opset: the opset of the ONNX file",
           shape=_known_shape, **RESOLVED, passes_values=True, discontinuous=never, float_only=False,
           attribute_inputs=()),
 )

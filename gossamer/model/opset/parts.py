@@ -296,7 +296,8 @@ DEFINITIONS = (
           shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
     OpDef("slice",
-          text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
+          text="x; starts, ends (exclusive; -1 if the step is negative and index 0 is included), "
+               "axes, steps",
           shape=_slice_shape, evaluate=_slice, mixes=_slice_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False,
           attribute_inputs=("starts", "ends", "axes", "steps")),
@@ -305,14 +306,14 @@ DEFINITIONS = (
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=()),
     OpDef("pad",
           text='x; pads (before each axis..., after each axis...), mode "constant", "reflect" or '
-               '"edge", value; before resolve() also axes, to which the pads belong',
+               '"edge", value; before resolve() also axes: the axes to which the pads belong',
           shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
           discontinuous=never, facts=_pad_facts, float_only=False,
           attribute_inputs=("pads", "value", "axes")),
     OpDef("resize",
           text='x; sizes and scales of the spatial dimensions, mode "nearest" or "linear", '
                'coordinates, nearest_mode; before resolve() sizes or scales may be None, and axes '
-               'names their dimensions',
+               'lists the dimensions to which sizes and scales belong',
           shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
           passes_values=True, discontinuous=never, facts=_resize_facts, float_only=False,
           attribute_inputs=("scales", "sizes")),

@@ -288,8 +288,8 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
 _WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
 _AUTO_PAD = 'before resolve() also auto_pad, "SAME_UPPER" or "SAME_LOWER", in place of pads'
 _EPILOGUE = ("epilogue: an Expression with the result as input 0 and the epilogue operands as "
-             "further inputs, each a constant with one value per channel or a tensor of the "
-             "output's shape")
+             "further inputs (each operand is a constant with one value per channel, or a tensor "
+             "of the output's shape)")
 DEFINITIONS = (
     OpDef("conv2d",
           text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
@@ -302,17 +302,18 @@ DEFINITIONS = (
           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
           passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
           attribute_inputs=()),
-    # ONNX's Gemm also has the factors alpha and beta. The reader multiplies alpha into b if b is
-    # constant, else into the epilogue; and beta into c if c is constant, else into the node that
-    # adds c.
+    # ONNX's Gemm also has the factors alpha and beta. If `b` is constant, the reader multiplies `b`
+    # by alpha; if not, the epilogue multiplies the products by alpha. If ONNX's input `c` is
+    # constant, the reader multiplies `c` by beta; if not, the node that adds `c` does.
     OpDef("gemm",
-          text="a, b[, epilogue operands]: a and b are matrices, constant or not (if b is constant "
-               "and trans_a is False, a may have more dimensions, and the last is summed over); "
+          text="a, b[, epilogue operands]: `a` and `b` are matrices, constant or not (if `b` is "
+               "constant and trans_a is False, `a` may have more dimensions, and the sum is over "
+               "its last dimension); "
                f"trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
           shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
           discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
     OpDef("matmul",
-          text="a, b, of any rank, which broadcast as in numpy.matmul; no attributes",
+          text="a, b, of any rank, which are multiplied as by numpy.matmul; no attributes",
           shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
           discontinuous=never, facts=_matmul_facts, float_only=True, attribute_inputs=()),
 )

@@ -141,10 +141,11 @@ DEFINITIONS = (
           passes_values=True, discontinuous=never, facts=_softmax_facts, float_only=True,
           attribute_inputs=()),
     OpDef("top_k",
-          text="x; count: a tuple with the number of elements to select, axis, largest: "
-               "whether the order is descending, nan_first: whether NaN precedes all numbers "
-               "(default: `largest`), last: whether the highest index comes first among equal "
-               "elements (default: False); outputs: the elements and their indices",
+          text="x; count: a tuple with the number of elements to select; axis; largest: whether "
+               "the order is descending; nan_first: whether NaN precedes all numbers (default: "
+               "the value of `largest`); last: whether, among equal elements, the one with the "
+               "highest index comes first (default: False); outputs: the elements and their "
+               "indices",
           shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
           discontinuous=always, facts=_top_k_facts, float_only=False, attribute_inputs=("count",)),
 )

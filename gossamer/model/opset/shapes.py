@@ -260,15 +260,16 @@ DEFINITIONS = (
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
           ("branch", "x: a result of an If, condition: the condition of the If, known from shapes; "
-                     "taken: its value for which the branch was selected", _branch_shape, ()),
+                     "taken: the value of the condition that selected the branch of x",
+           _branch_shape, ()),
           ("flatten", "x; axis", _flatten_shape, ()),
           ("depth_to_space", 'x; block, mode "DCR" or "CRD"', _depth_to_space_shape, ()),
           ("space_to_depth", "x; block", _space_to_depth_shape, ()),
-          ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
+          ("squeeze", "x; axes (None for all axes of size 1)", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     OpDef("reshape",
-          text="x; shape; before resolve(), a size of 0 means the input's size (0 if allowzero is "
-               "True), and -1 the size that keeps the number of elements",
+          text="x; shape; before resolve(), a size of 0 stands for the input's size (unless "
+               "allowzero is True), and -1 for the size that keeps the number of elements",
           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     OpDef("transpose", text="x; permutation",

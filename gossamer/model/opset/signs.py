@@ -19,9 +19,9 @@ _MOST_PRODUCTS = 2**16
 _AT_ONCE = 2**16
 """Number of sums that are tested at once: few enough to stay in the CPU's cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
-"""The relative rounding error of one float32 function, with a margin for devices that approximate
-it; the relative rounding error of one addition; and the magnitude below which devices may flush
-numbers to 0."""
+"""Three bounds, in this order: the relative rounding error of one float32 function, with a margin
+for devices that approximate functions; the relative rounding error of one addition; the magnitude
+below which devices may flush numbers to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
 """The lowest and the highest value of numbers with rounding errors."""

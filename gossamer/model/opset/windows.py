@@ -55,7 +55,7 @@ def window_count(size: int, before: int, after: int, covered: int, stride: int, 
     """Return the number of windows along one dimension; less than 1 if no window fits.
 
     before, after: the pads. covered: as for same_pads(). ceil: whether the last window may extend
-    beyond the pads; it may not begin beyond the input.
+    beyond the pads. If it may, no window begins beyond the input.
     """
     room = size + before + after - covered
     if not ceil:

@@ -177,10 +177,11 @@ def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
 def nest_concatenations(graph: Graph) -> None:
     """Let concatenations read larger values that already exist.
 
-    Consecutive inputs of a concatenation are replaced by one value, the whole, if they are all of
-    its parts: if an earlier concatenation joined them into the whole, or an earlier split divided
-    the whole into them, in the same order along the same axis. Each part then belongs to one whole
-    only, and can be stored in the memory of the whole.
+    Suppose that an earlier concatenation joined some values, the parts, into one value, the whole;
+    or that an earlier split divided the whole into the parts. If all parts are consecutive inputs
+    of a concatenation, in the same order along the same axis, then the concatenation reads the
+    whole instead of the parts. Each part then belongs to one whole only, and can be stored in the
+    memory of the whole.
     """
     wholes: Wholes = defaultdict(list)
     for node in graph.nodes:
@@ -212,7 +213,7 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Move element-wise nodes and batch norms that read a concatenation before the concatenation.
+    """Move element-wise nodes and batch norms from after a concatenation to before it.
 
     An example of such a node is a rounding to integers. The node is copied to each input of the
     concatenation, so that the layers that compute the inputs can compute the copies in their
@@ -247,10 +248,11 @@ def move_above_concatenations(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 def _follower(graph: Graph, join: Node, users: dict[str, list[Node]], makers: dict[str, Node],
               channels: Sequence[slice] | None) -> Node | None:
-    """Return the element-wise node or batch norm that alone reads a concatenation, else None.
+    """Return the only reader of a concatenation, if the reader can be moved before it; else None.
 
-    The node must read no other run-time value. Each input of the concatenation must come from an op
-    in _COMPUTING, or be a moved batch norm, and must have no other reader.
+    The reader must be an element-wise node or a batch norm, and must read no other run-time value.
+    Each input of the concatenation must be the result of an op in _COMPUTING or of a moved batch
+    norm, and the concatenation must be its only reader.
 
     channels: the channels of each input of the concatenation; None if it does not join channels.
     """
@@ -283,13 +285,14 @@ def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
                               chooses_by_weights: bool) -> bool:
     """Merge convolutions of one value whose results are concatenated.
 
-    The merged convolution has the output channels of all of them. Neighbouring inputs of a
-    concatenation are merged if their convolutions have the same windows, and if no other node reads
-    them. Returns whether the graph was changed; nodes that no output needs any longer stay in the
-    graph.
+    The merged convolution has the output channels of all merged convolutions. The convolutions of
+    neighbouring inputs of a concatenation are merged if they have the same windows, and if no other
+    node reads these inputs. Returns whether the graph was changed; nodes that no output needs any
+    longer stay in the graph.
 
     chooses_by_weights: whether 1x1 convolutions of the halves of a split value are merged, too. The
-    merged convolution reads all channels, with zero weights for the channels of the other half.
+    merged convolution reads both halves. Each of its output channels has zero weights for the half
+    that did not contribute to this channel before.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
@@ -324,7 +327,7 @@ def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
 class _Joined:
     """A convolution whose result is concatenated.
 
-    source: the value that the convolution reads, or of which it reads some channels.
+    source: the value that the convolution reads in full, or some of whose channels it reads.
     channels: number of channels of `source`.
     first: the first channel that the convolution reads.
     weight: (M, C, R, S); bias: (M,), or None.
@@ -385,7 +388,7 @@ def _joined(graph: Graph, part: str, makers: dict[str, Node], users: dict[str, l
 
 
 def _merged(graph: Graph, names: set[str], run: Sequence[_Joined], output: str) -> Node:
-    """Return the convolution that computes the results of several, one after another."""
+    """Return one convolution whose result is the concatenated results of several convolutions."""
     first = run[0].node
     arrays = {"weight": np.concatenate([layer.wide_weight for layer in run])}
     if run[0].bias is not None:

@@ -4,8 +4,9 @@ The output of a zero filter is the same number at every pixel: the result of the
 for a sum of 0. The number's contribution is added to the biases of the layers that read the
 channel. Depthwise convolutions, pools, means of images and reshapes to vectors may come in between.
 
-In two cases, the channel is removed only if the number is 0: if zero padding enters the sums of an
-average pool or of a layer that reads the channel, and if the rounding of sums may flip a sign.
+In two cases, a channel that a layer reads is kept if its number is not 0: when zero padding enters
+the sums of an average pool or of the layer that reads the channel, and when the rounding of sums
+may flip a sign.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 from gossamer.model.passes.pixels import reduces_image
 
 _MULTIPLE = 8
-"""Number of channels that kernels read at a time. If a layer's channels are a multiple of this
-number, the channels that remain are a multiple, too."""
+"""Number of channels that kernels read at a time. If the number of a layer's channels is a
+multiple of this number, so is the number of channels that remain."""
 _TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 
@@ -143,7 +144,7 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
 
 
 def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
-    """Whether a node that reads images, or vectors of their pixels, keeps the channels separate."""
+    """Whether a node keeps channels separate. The node reads images, or vectors of image pixels."""
     if node.op == "reduce":
         return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
     if node.op in _TO_VECTORS:
@@ -245,7 +246,7 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
             names: set[str]) -> None:
     """Remove channels from a chain.
 
-    constants: for each channel, the number that replaces it in its readers.
+    constants: for each channel, the number that replaces the channel in the layers that read it.
     """
     kept = np.flatnonzero(~gone)
     for node in chain.between:

@@ -92,7 +92,7 @@ def _estimated(expression: Expression) -> dict[int, int]:
         return {}
     every = replace(expression, outputs=tuple(values))
     facts = expression_facts(every, [REAL] * expression.inputs)
-    # keep sums in which x is a single number: adding and subtracting it is a way to round q
+    # keep sums in which x is a single number: adding and subtracting x is a way to round q
     return {index: quantised for index, (quantised, smooth) in found.items()
             if facts[quantised].few_values and facts[smooth].count != 1}
 

@@ -115,7 +115,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _loses_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Return whether the weights are scaled signs, and would not be after folding a batch norm."""
+    """Return whether weights are scaled signs now, but not after folding a batch norm into them."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -294,9 +294,9 @@ def _merge(nodes: list[Node]) -> None:
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     """Move element-wise nodes into the epilogues of the layers before them.
 
-    The node must be the only reader of the result of a convolution or product. The layer moves to
-    the node's position in the order of nodes, because the node's other operands may be computed
-    after the layer's old position.
+    A node is moved only if no other node reads the result of the layer, a convolution or product.
+    The layer takes the node's position in the order of nodes, because the node's other operands may
+    be computed after the layer's old position.
     """
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}

@@ -40,9 +40,9 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     Constants and batch norms are folded, and element-wise nodes are fused into convolutions,
     products and each other.
 
-    channels_first: whether layers of channels-last images become layers of channels-first images if
-    fewer transposes remain. The rewrite helps only kernels that support several layouts. ONNX
-    Runtime's kernels support one layout.
+    channels_first: whether layers of channels-last images become layers of channels-first images,
+    provided that fewer transposes remain. The rewrite helps only kernels that support several
+    layouts. ONNX Runtime's kernels support one layout.
     chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
     convolutions. These convolutions then read all channels, with zero weights for channels that
     were not selected. This is faster on GPUs.

@@ -104,10 +104,11 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
-    """Return addends of a sum as branches: one list per value that several addends convolve.
+    """Return addends of a sum as branches, in lists of branches that convolve the same value.
 
-    If a convolution computes an addend, and the sum is its only reader, the addend's branch is this
-    convolution. For any other addend, the branch is a 1x1 convolution of the addend itself.
+    If a convolution computes an addend, and only the sum reads the addend, the addend's branch is
+    this convolution. For any other addend, the branch is a 1x1 convolution of the addend itself.
+    Addends are left out if no other addend convolves the same value.
 
     node: the node that computes the sum.
     """
@@ -197,7 +198,7 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
     pads = tuple(map(max, larger.pads, smaller.pads))
     dilations, window = [], []
     for axis in range(2):
-        # the largest dilation at which one window has taps at all pixels of both windows
+        # the largest dilation at which one window covers the taps of both branches' windows
         steps = [branch.dilations[axis] for branch in both if branch.weight.shape[2 + axis] > 1]
         dilation = math.gcd(larger.pads[axis] - smaller.pads[axis], *steps) or 1
         reach = pads[axis] + pads[axis + 2] - larger.growth(axis)
@@ -312,8 +313,8 @@ def weighted_sums(graph: Graph, shapes: ShapesByBatch,
                   users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
     """Return the element-wise nodes that compute weighted sums of images, with their sums.
 
-    If a sum has a single reader, and this is another sum of the same shape, it is merged into the
-    reader.
+    A sum is merged into its reader if no other node reads the sum, and if the reader is a sum of
+    the same shape.
     """
     sums: dict[str, tuple[Node, WeightedSum]] = {}
     for node in graph.nodes:

@@ -178,7 +178,7 @@ def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiply the weights of a layer by a scale, or divide the value of a pad node by it."""
+    """Multiply a layer's weights by a scale, or divide the value of a pad node by the scale."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
         return

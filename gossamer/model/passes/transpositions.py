@@ -93,7 +93,8 @@ class _Rewriting:
     def _add_transposition(self, node: Node) -> None:
         """Add a transpose.
 
-        If its input is a channels-last value, it reads the value's channels-first image instead.
+        If the node's input is a channels-last value, the added transpose reads the channels-first
+        image of this value instead.
         """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
@@ -205,8 +206,8 @@ returns whether it is possible."""
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Move element-wise nodes before transposes of matrices.
 
-    A node is moved if its inputs are the result of one transpose of matrices and single numbers,
-    and if all readers of its result are matrix products. The moved node reads the input of the
+    A node is moved if it reads one transpose of matrices and otherwise only single numbers, and if
+    all readers of the node's result are matrix products. The moved node reads the input of the
     transpose, and a new transpose follows the node.
 
     Returns whether the graph was changed. Transposes that no node reads any longer stay in the

@@ -20,7 +20,7 @@ class FurtherFile:
 
     content: name of the file's content, for messages: "weights".
     suffix: end of the file's name. By default, the file is looked up in the folder of the first
-    file, under the first file's name with this suffix in place of its own.
+    file, under the first file's name with this suffix in place of the first file's suffix.
     """
 
     content: str
@@ -34,9 +34,9 @@ class Reader:
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in lower case.
     read: function that returns the graph. Its arguments are the path of the file and the paths of
-    the further files, in the order of `further`. It imports the reader's module when it is called,
-    so that only readers in use are imported. It raises InputError, ModelError and UnsupportedError,
-    which name the file.
+    the further files, in the order of `further`. The function imports the reader's module when it
+    is called, so that only readers in use are imported. Its errors are InputError, ModelError and
+    UnsupportedError, which name the file.
     further: the other files of a model.
     read_onnx: function that returns the file at a path as an ONNX model with all its weights, for
     programs that change weights and write the model again; None for kinds of files that are not
@@ -48,13 +48,13 @@ class Reader:
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
     chooses_outputs: bool = False
-    """Whether `read` accepts the names of the outputs to read as `outputs` (None for all), and
-    skips nodes that only other outputs need."""
+    """Whether `read` accepts the argument `outputs`: the names of the outputs to read, or None for
+    all outputs. Nodes that only other outputs need are then skipped."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
     """Function that reads only the first file, and raises the errors that `read` would raise for
-    this file. It is called if a further file is missing, so that an error in the first file is
-    reported first."""
+    this file. The function is called if a further file is missing, so that an error in the first
+    file is reported first."""
 
     @property
     def description(self) -> str:

@@ -6,9 +6,10 @@
  * additional input, which is always 1.
  *
  * Forward: each work-group multiplies its inputs by its weights, which gives partial sums of all
- * units of the layer. It then adds up the partial sums, from all work-groups, of the units that are
- * its own inputs of the next layer. Backward: each work-group gathers the errors of all units of a
- * layer. With them it updates its weights and computes the errors of its inputs.
+ * units of the layer. It then takes the units that are its own inputs of the next layer, and adds
+ * up their partial sums from all work-groups. Backward: each work-group gathers the errors of all
+ * units of a layer. With these errors, it updates its weights and computes the errors of its
+ * inputs.
  *
  * Layers from SPLIT on are not divided: every work-group computes them for all samples with its own
  * copy of the weights. The copies stay equal bit by bit. If all layers are divided, each work-group
@@ -18,15 +19,17 @@
  * (E_AT). This memory is written before a barrier of the group, read after the barrier, and
  * overwritten only after a further barrier.
  *
- * In shared memory, the inputs, sums and errors of a sample are rows, and so are the weights of an
- * input. Row strides are odd multiples of 4 floats, so that neighbouring rows start in different
- * banks. If the next layer is divided, the partial sums that one work-group adds up form a
- * contiguous slice. A name with suffix _0 belongs to layer 0; each layer has such a name. */
+ * In shared memory, each sample has a row of inputs, a row of sums and a row of errors, and each
+ * input has a row of weights. Row strides are odd multiples of 4 floats, so that neighbouring rows
+ * start in different banks. If the next layer is divided, the partial sums that one work-group adds
+ * up form a contiguous slice. Names with the suffix _0 belong to layer 0. The other layers have the
+ * same names with their own numbers as suffixes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LAYERS 2 /* layers of weights */
 #define ALL(DO) DO(0) DO(1) /* DO for each layer */
-/* DO(layer, layer before it) for each layer but 0: UPPER ascending, LOWER descending */
+/* DO(layer, layer before it) for each layer except 0: UPPER goes from the lowest layer to the
+ * highest, and LOWER from the highest to the lowest */
 #define UPPER(DO) DO(1, 0)
 #define LOWER(DO) DO(1, 0)
 /* what is computed from the sums of a layer */
@@ -59,15 +62,15 @@
 #define V_AT 9888 /* weights of samples */
 #define ROW_AT 9888 /* indices of samples in x and targets */
 #define Z_AT 9912 /* sums of outputs */
-#define STATISTIC_AT 10008 /* softmax: a sample's largest sum, a factor, sum of exponentials */
-#define FACTOR_AT 10032 /* Adam's factors of 32 steps */
+#define STATISTIC_AT 10008 /* results of softmax_of() for each sample */
+#define FACTOR_AT 10032 /* factors of Adam's rate for 32 steps */
 #define O_AT 10064 /* errors of outputs that other work-groups read */
-#define S_AT 10064 /* the parts of sums that FORWARD_ splits over inputs */
+#define S_AT 10064 /* the parts of sums, if FORWARD_ splits sums over inputs */
 #define FLOATS 18080 /* floats of shared memory */
 #define STATE 2880 /* floats of a work-group's weights */
 #define INPUTS_0 64 /* inputs of the layer */
 #define UNITS_0 32 /* units of the layer */
-#define SHARE_0 68 /* inputs of a work-group, with the bias's, rounded up to a multiple of 4 */
+#define SHARE_0 68 /* inputs of a work-group, bias included, rounded up to a multiple of 4 */
 #define LENGTH_0 68 /* row stride of inputs, in floats */
 #define STRIDE_0 36 /* row stride of weights, sums and errors, in floats */
 #define SLICE_0 36 /* row stride of a slice of the sums, in floats */
@@ -80,8 +83,9 @@
 #define E_AT_0 0 /* offset of errors of inputs, which other work-groups read */
 #define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of each sum over inputs */
 #define BACKWARD_0 2, 4 /* samples and inputs of a tile */
-/* inputs and units of a tile, and parts of each sum over samples; 0 parts: no tiles are used;
- * -1: sums are not split, and each work-item updates the weights of its tiles */
+/* Inputs and units of a tile, and parts of each sum over samples. If the number of parts is 0, no
+ * tiles are used. If it is -1, sums are not split, and each work-item updates the weights of its
+ * own tiles. */
 #define GRADIENT_0 4, 8, 1
 #define INPUTS_1 32
 #define UNITS_1 10
@@ -99,8 +103,8 @@
 #define FORWARD_1 2, 4, 9
 #define BACKWARD_1 2, 2
 #define GRADIENT_1 8, 4, 8
-#define NEW_1 0.09999999999999998f /* weight of a new gradient in Adam's mean of gradients */
-#define NEW_2 0.0010000000000000009f /* weight of a new square in Adam's mean of squares */
+#define NEW_1 0.09999999999999998f /* factor of a new gradient in Adam's mean of gradients */
+#define NEW_2 0.0010000000000000009f /* factor of a new square in Adam's mean of squares */
 #define LOG_BETA_1 -0.10536051565782628f /* logarithm of 1 - NEW_1 */
 #define LOG_BETA_2 -0.0010005003335835344f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-08f /* the number that Adam adds to each square root */
@@ -146,7 +150,8 @@
 #endif
 #define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
 
-/* Copies from global to shared memory. They are complete after COPIED. */
+/* COPY copies one float, and COPY4 four floats, from global to shared memory. The copies are
+ * complete after COPIED. */
 #if defined __CUDACC__ && (!defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800)
 #define COPY(to, from) cp_async_ca<4>(shared_address(to), from, 4)
 #define COPY4(to, from) cp_async_16(shared_address(to), from, 16)
@@ -162,7 +167,7 @@
     ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
         COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
 
-/* Copies a chunk of the inputs of layer 0 for step `number`. */
+/* Copies a chunk of the inputs of layer 0 for step `number`. The bias's input is set to 1. */
 #define FETCH(number, chunk, buffer)                                               \
     {                                                                              \
         int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
@@ -205,8 +210,8 @@
         }                                                                          \
     }
 
-/* Copies data of the next steps, as far as there are buffers for it. Used between the halves of a
- * barrier of the group. */
+/* Copies the data of the next steps for which there are buffers. The copies are started between the
+ * two halves of a barrier of the group. */
 #if CHUNKS == 1 && BUFFERS == 2
 #define FETCH_NEXT(step)                                                           \
     FETCH_ROWS((step) + 2)                                                         \
@@ -217,7 +222,8 @@
 #endif
 
 /* Computes this work-group's partial sums of a layer at P_AT. If the tiles split each sum over
- * inputs, the parts are stored at S_AT, and added up here only if other work-groups read them. */
+ * inputs, the parts are stored at S_AT. They are added up here only if other work-groups read the
+ * sums. */
 #define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
@@ -252,10 +258,10 @@
     TAKE_SUMS_0
 #define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
 
-/* Declares `total`, the sums of units j to j + 3 of sample b: the partial sums of all work-groups,
- * added from work-group `first` on. Work-groups that add up different units pass their own rank, so
- * that not all read from the same work-group at once. Work-groups that add up the same units pass
- * 0, so that their results are equal bit by bit. */
+/* Declares `total`, the sums of units j to j + 3 for sample b. The partial sums of all work-groups
+ * are added up, beginning with work-group `first`. Work-groups that add up different units pass
+ * their own rank as `first`, so that not all read from the same work-group at once. Work-groups
+ * that add up the same units pass 0, so that their results are equal bit by bit. */
 #define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
     int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
@@ -304,8 +310,9 @@
     }                                                                              \
     BARRIER();
 
-/* Computes of a sample's sums of outputs: the largest, the sum of exponentials of their differences
- * to it, and the factor of these exponentials in errors, which is the sum of targets / sum. */
+/* Computes three numbers from a sample's sums of outputs, z. `largest` is the largest z[k]. `sum`
+ * is the sum of exp(z[k] - largest). `factor` is the sum of the targets, divided by `sum`. The
+ * error of output k is exp(z[k] - largest) * factor - target[k]. */
 #if SOFTMAX
 INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float *target,
                        float *largest, float *factor, float *sum)
@@ -321,13 +328,14 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
     }
     *factor = wanted / *sum;
 }
-/* Few outputs: each error's work-item computes this, instead of waiting for one that does. */
+/* With few outputs, each work-item that computes an error calls softmax_of() itself, instead of
+ * waiting for the results of another work-item. */
 #define FEW_OUTPUTS (OUTPUTS <= 32)
 #endif
 
-/* Gathers the errors of a layer's units, which are the inputs of the next layer, from the
- * work-groups that own some: a warp reads from one of them, and each work-group begins with
- * another one. */
+/* Gathers the errors of a layer's units. The units are the inputs of the next layer, and each
+ * work-group that owns some of these inputs has their errors. Each work-group begins to read at a
+ * different owner, so that not all read from the same owner at once. */
 #define GATHER(l, next)                                                            \
     {                                                                              \
         const int owners = CEIL_DIV(UNITS_##l, SHARE_##next);                      \
@@ -353,8 +361,8 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
     }                                                                              \
     BARRIER();
 
-/* Backward pass of a layer other than 0: computes the errors of its inputs, updates its weights,
- * and gathers the errors of the layer before it. */
+/* Backward pass of a layer other than 0: computes the errors of the layer's inputs, updates the
+ * layer's weights, and gathers the errors of the units of layer `before`. */
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
@@ -520,7 +528,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
         LOWER(BACKWARD)
 
-        /* losses, by work-items with few weights, which do not make other work-groups wait */
+        /* Work-items that update few weights compute the losses, so that other work-groups do
+         * not wait longer for this one. */
         ROLLED for (int m = (item + THREADS / 2 - 32) % THREADS; m < MINE && first_mine + m < count;
                     m += THREADS) {
             SHARED_POINTER const float *z = pool + Z_AT + m * OUTPUT_STRIDE;

@@ -39,19 +39,19 @@ _THREADS = (64, 128, 256, 384, 512)
 _LARGEST_GRID = 2**31 - 1
 _MOST_PARTS = tuple((forward, gradient) for gradient in (0, 1, 2, 3, 4, 8, 16, 32)
                     for forward in (gradient, 1) if forward <= gradient)
-"""Values of `_Memory.parts`, the one that needs the least memory first; of those that fit, the one
-with the fewest cycles is used."""
+"""Values of `_Memory.parts`. The first value needs the least memory. Of the values that fit, the
+one with the fewest expected cycles is used."""
 _SMALL = 1024
-"""Limit on samples x units of the largest layer. Up to it, only layer 0 is divided among
-work-groups, and each work-group computes the layers above for all samples, with its own copy of
-their weights."""
+"""Limit on the samples of an update times the units of the largest layer. Up to this limit, only
+layer 0 is divided among work-groups. Each work-group computes the other layers for all samples,
+with its own copy of their weights."""
 
 
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The inputs of each layer, except the upper layers of a small network, are divided among the
-    work-groups of a group; each work-group keeps the weights of its inputs in shared memory. A
+    The inputs of each layer are divided among the work-groups of a group, except in the upper
+    layers of a small network. Each work-group keeps the weights of its inputs in shared memory. A
     group of several work-groups is a cluster. In TF32, tensor cores compute the products.
     """
 
@@ -64,9 +64,8 @@ class Batched(KernelBackprop):
         if problem.networks * most > _LARGEST_GRID:
             return f"it supports at most {_LARGEST_GRID // most} networks"
         if not _layouts_of(problem, device, "fp32"):
-            return ("the weights, sums and samples of a group of at most "
-                    f"{most} work-groups need more than the "
-                    f"{device.limits.shared_bytes_opt_in} bytes of shared memory of each")
+            return ("the weights, sums and samples do not fit into the shared memory of at most "
+                    f"{most} work-groups, {device.limits.shared_bytes_opt_in} bytes each")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
@@ -100,9 +99,9 @@ class Batched(KernelBackprop):
 class _Memory:
     """Choices of a layout that determine how much shared memory is used.
 
-    parts: maximum numbers of parts into which the sums of a forward product and of a gradient are
-    split; with 0, gradients stay in registers.
-    moments: whether Adam's moments, or velocities, are in shared memory.
+    parts: maximum number of parts into which each sum of a forward product is split, and the same
+    number for the sums of a gradient. If the second number is 0, gradients stay in registers.
+    moments: whether Adam's moments, or the velocities of momentum, are in shared memory.
     buffers: number of buffers for a work-group's share of the inputs of layer 0.
     chunks: number of chunks in which this share is loaded.
     """
@@ -140,7 +139,7 @@ class _Layout:
         self._chunk = padded(-(-self._share[0] // memory.chunks))
         self._share[0] = self._chunk * memory.chunks
         self._stride = [_odd_fours(units) for units in sizes[1:]]
-        # the partial sums that one work-group adds up are contiguous
+        # a slice is contiguous: it holds the partial sums that one work-group adds up
         self._slice = [self._share[layer + 1] if layer + 1 < self._split else self._stride[layer]
                        for layer in self._layers]
         self._sums = [rows * max(stride, rounded_up(units, part)) for units, stride, part in
@@ -232,7 +231,7 @@ class _Layout:
                                        else macros["X_AT"])
             macros[f"E_AT_{layer}"] = (self._take(rows * self._share[layer]) if layer and split
                                        else 0)
-            # errors may overwrite the sums only if nothing reads the sums by then
+            # errors overwrite the sums only if nothing reads the sums after errors are computed
             is_shared = by_samples or (layer < last and not split)
             if is_shared:
                 macros[f"P_AT_{layer}"] = macros[f"D_AT_{layer}"] = self._take(errors)
@@ -260,7 +259,8 @@ def _group_sizes(limits: Limits) -> list[int]:
 def _layouts_of(problem: BackpropProblem, device: Device, precision: str) -> list[_Layout]:
     """Return the layouts that fit the device, in increasing order of expected times.
 
-    In TF32 there are none for fewer samples than the eight terms of a product of tensor cores.
+    In TF32, there are no layouts for updates of at most DIRECT_ROWS samples, or for devices without
+    tensor cores.
     """
     batch = min(problem.batch, max(problem.samples, 1))
     if precision == "tf32" and (batch <= DIRECT_ROWS or not device.limits.mma):
@@ -276,7 +276,7 @@ def _layouts_of(problem: BackpropProblem, device: Device, precision: str) -> lis
 def _layouts(update: BackpropProblem, limits: Limits, precision: str) -> list[_Layout]:
     """Return the layouts for networks that are trained by updates of this batch size.
 
-    They do not depend on the numbers of samples and networks.
+    The layouts do not depend on the numbers of samples and networks.
     """
     return [layout for groups in _group_sizes(limits) for threads in _THREADS
             if threads <= limits.work_group_size
@@ -284,7 +284,7 @@ def _layouts(update: BackpropProblem, limits: Limits, precision: str) -> list[_L
 
 
 def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) -> float:
-    """Return a relative time of an update of all networks, in cycles.
+    """Return the expected time of an update of all networks, as cycles to compare layouts by.
 
     Fewer warps hide less latency, so the cycles of a layout are multiplied by 1 + 32 / threads.
     """
@@ -294,7 +294,12 @@ def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) ->
 
 def _fitting(problem: BackpropProblem, groups: int, threads: int, limits: Limits,
              precision: str) -> _Layout | None:
-    """Return the best layout of those that fit with the fewest loads; None if there is none."""
+    """Return the best layout that fits; None if no layout fits.
+
+    The first combination of chunks, moments and buffers that fits is used; few chunks, moments in
+    shared memory and two buffers come first. Of the layouts with this combination, the one with the
+    fewest cycles is returned.
+    """
     for chunks in (1, 2, 4, 8, 16, 32, 64):
         if chunks > 1 and problem.sizes[0] < 16 * chunks * groups:
             break
@@ -303,7 +308,7 @@ def _fitting(problem: BackpropProblem, groups: int, threads: int, limits: Limits
                 layouts = (_Layout(problem, groups, threads,
                                    _Memory(parts, moments, buffers, chunks), precision)
                            for parts in _MOST_PARTS)
-                # the first numbers of parts need the least memory
+                # the first layout needs the least memory
                 least = next(layouts)
                 if _fits(least, limits):
                     return min((layout for layout in (least, *layouts) if _fits(layout, limits)),

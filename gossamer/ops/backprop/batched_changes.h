@@ -1,5 +1,6 @@
 /* Weight updates of batched.cl. The macros use variables of its kernel: `pool`, `moments`, `item`,
- * `rank`, `decay`, `momentum`, `step_rate`, and `share`, which is 1 / samples of the step. */
+ * `rank`, `decay`, `momentum`, `step_rate` and `share`. The share is 1 / number of samples of the
+ * step. */
 
 #pragma once
 
@@ -7,8 +8,8 @@
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
 #define STATE 1600 /* floats of a work-group's weights */
-#define NEW_1 0.1f /* weight of a new gradient in Adam's mean of gradients */
-#define NEW_2 0.001f /* weight of a new square in Adam's mean of squares */
+#define NEW_1 0.1f /* factor of a new gradient in Adam's mean of gradients */
+#define NEW_2 0.001f /* factor of a new square in Adam's mean of squares */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #endif
 
@@ -41,7 +42,8 @@ INLINE float quotient_by_root(float mean, float square)
 #define QUOTIENT_BY_ROOT(mean, square) ((mean) / (sqrt(square) + EPSILON))
 #endif
 
-/* Updates component c of four weights by its gradient, which is a sum over samples. */
+/* Updates component c of `weight4`, which is one weight. Component c of `gradient` is the sum of
+ * this weight's gradients over the samples of the step. */
 #define CHANGE(c)                                                                  \
     {                                                                              \
         float change = FMA(decayed, weight4.c, share * gradient.c);                \
@@ -79,8 +81,8 @@ INLINE float quotient_by_root(float mean, float square)
 #define MAYBE_UNUSED
 #endif
 
-/* Updates the four weights of input i at offset `at` from `gradient`, `mean` and `square`. Weight
- * decay does not apply to biases. */
+/* Updates the four weights at offset `at`, which belong to input i, from `gradient`, `mean` and
+ * `square`. Weight decay does not apply to biases. */
 #define CHANGE4(l, i, at)                                                          \
     {                                                                              \
         float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;                 \
@@ -93,9 +95,10 @@ INLINE float quotient_by_root(float mean, float square)
         STORE_MOMENTS(at);                                                         \
     }
 
-/* Updates all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT is code that adds the
- * gradients of input first + i and units j to j + 3 to `gradient`. A work-item loads the moments of
- * AHEAD x 4 weights before it updates these weights, which overlaps loads from the workspace. */
+/* Updates all weights of `inputs` inputs, from input `first` on. SUM_GRADIENT is code that
+ * adds to `gradient` the gradients of the four weights from input first + i to units j, ..., j + 3.
+ * A work-item loads the moments of AHEAD x 4 weights before it updates these weights, so that
+ * several loads from the workspace are under way at once. */
 #define CHANGE_ALL(l, first, inputs, SUM_GRADIENT)                                 \
     ROLLED for (int begin = FIRST_CHANGE(l); begin < (inputs) * FOURS(UNITS_##l);  \
                 begin += AHEAD * THREADS) {                                        \
@@ -120,8 +123,8 @@ INLINE float quotient_by_root(float mean, float square)
             }                                                                      \
         }                                                                          \
     }
-/* The first change of a work-item: the last ones, which have fewer weights of layer 0, begin with
- * the other layers. */
+/* The index of the first four weights that a work-item updates. In layer 0, the last work-items may
+ * update fewer weights than the others. In the other layers, the first work-items do. */
 #define FIRST_CHANGE(l) ((l) == 0 ? item : THREADS - 1 - item)
 #if MOMENTS && !MOMENTS_SHARED
 #define AHEAD 4
@@ -129,9 +132,9 @@ INLINE float quotient_by_root(float mean, float square)
 #define AHEAD 1
 #endif
 
-/* Updates a layer's weights of `inputs` inputs, from input `first` on, by the errors of its units.
- * It does not end with a barrier. AFTER_PRODUCT is code that runs after the inputs have been read
- * for the last time; if it overwrites them, it begins with a barrier. */
+/* Updates a layer's weights of `inputs` inputs, from input `first` on, by the errors of the layer's
+ * units. The macro does not end with a barrier. AFTER_PRODUCT is code that runs after the inputs
+ * have been read for the last time; if it overwrites them, it begins with a barrier. */
 #define CHANGE_WEIGHTS(l, in, first, inputs, AFTER_PRODUCT)                        \
     {                                                                              \
         HIDE(item);                                                                \
@@ -140,7 +143,7 @@ INLINE float quotient_by_root(float mean, float square)
         const int tiles_j = CEIL_DIV(UNITS_##l, tile[1] * ACROSS) * ACROSS;        \
         if (tile[2] > 0) {                                                         \
             float sum[8][8];                                                       \
-            clear_tile(sum, tile[0], tile[1]); /* here, or registers would hold it all the time */ \
+            clear_tile(sum, tile[0], tile[1]); /* earlier, `sum` would occupy registers longer */ \
             const int tiles = tiles_i * tiles_j * tile[2];                         \
             Place place = GRADIENT_PLACE(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
             if (item < tiles)                                                      \

@@ -1,4 +1,4 @@
-/* How products of batched.cl deal their tiles to work-items. */
+/* Assigns the tiles of the products in batched.cl to work-items. */
 
 #pragma once
 
@@ -6,18 +6,23 @@
 
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
-/* The tile of a work-item, and the part of its sums. */
+/* The tile of a work-item, by its indices in two directions, and the part of the tile's sums that
+ * the work-item computes. */
 typedef struct {
     int along, across, part;
 } Place;
 
-/* Returns the place of work-item n of along * across * parts.
+/* Returns the place of work-item n of along * across * parts work-items.
  *
- * A read of four words by a warp takes two cycles of shared memory instead of four if each
- * work-item n reads the same words as n ^ 1, or each the same as n ^ 2. So four neighbours have a
- * square of tiles, in which n ^ 1 is the next one along and n ^ 2 the next one across. Four squares
- * along stand beside one another: their rows are in different banks. Where a number of tiles is
- * odd, the last tiles, of all parts, come after all squares. */
+ * along, across: numbers of tiles in the two directions. parts: number of parts of each sum.
+ *
+ * If each work-item of a warp reads four words, the reads take four cycles of shared memory. They
+ * take only two cycles if work-items n and n ^ 1 read the same words for every n, or if work-items
+ * n and n ^ 2 do. Therefore four neighbouring work-items have a square of 2 x 2 tiles: n ^ 1 has
+ * the tile beside that of n along, and n ^ 2 the tile beside it across. Up to four squares that are
+ * neighbours along follow one another, because their rows are in different banks. If `along` or
+ * `across` is odd, some tiles belong to no square. These tiles of all parts come after the squares
+ * of all parts. */
 INLINE Place place_of(int n, int along, int across, int parts)
 {
     const int high = along / 2, wide = across / 2, in_squares = 4 * high * wide;
@@ -38,8 +43,11 @@ INLINE Place place_of(int n, int along, int across, int parts)
     return place;
 }
 
-/* Returns the place of work-item n where a warp computes 8 x 4 tiles of 4 x 8 results together.
- * along, across: multiples of 8 and of 4. Place.across counts fours of results. */
+/* Returns the place of work-item n if each warp computes a block of 8 x 4 tiles together. A tile
+ * has 4 x 8 results.
+ *
+ * along, across: numbers of tiles; `along` is a multiple of 8, and `across` a multiple of 4.
+ * Place.across is in units of four results, so it increases by 2 from tile to tile. */
 INLINE Place place_in_warp(int n, int along, int across, int parts)
 {
     int lane = n % 32, warp = n / 32;

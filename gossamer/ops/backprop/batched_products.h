@@ -1,6 +1,6 @@
-/* Products of matrices in the shared memory of one work-group. Each work-item has tiles of at most
- * 8 x 8 results, whose sizes are constants. With TF32, batched_tensor_cores.h has the functions
- * forward_product, gradient_tile and backward_product. */
+/* Products of matrices in the shared memory of one work-group. Each work-item computes tiles of at
+ * most 8 x 8 results. The sizes of the tiles are constants. With TF32, the functions
+ * forward_product, gradient_tile and backward_product are those in batched_tensor_cores.h. */
 
 #pragma once
 
@@ -15,7 +15,7 @@
 #include "ops/backprop/batched_places.h"
 
 #if TF32
-/* Tiles that a warp computes together, and column n of tile `tile`. */
+/* A warp computes ALONG x ACROSS tiles together. COLUMN is column n of tile number `tile`. */
 #define ALONG 8
 #define ACROSS 4
 #define GRADIENT_PLACE place_in_warp
@@ -24,8 +24,10 @@
 #define ALONG 1
 #define ACROSS 1
 #define GRADIENT_PLACE place_of
-/* Column n of tile `tile` of `tiles`: columns come in fours, one for each tile. LOADED_COLUMN is
- * the same for a multiple n of 4, but at most the last four of `columns` columns. */
+/* COLUMN is column n of tile number `tile` of `tiles` tiles. The tiles take turns: each has the
+ * next four columns. LOADED_COLUMN is for loads of four columns, where n is a multiple of 4. It is
+ * COLUMN, but moved back if necessary so that the load does not exceed the rows of `columns`
+ * columns. */
 #define COLUMN(tile, tiles, n) ((n) / 4 * 4 * (tiles) + 4 * (tile) + (n) % 4)
 #define LOADED_COLUMN(tile, tiles, n, columns)                                     \
     ((n) == 0 ? COLUMN(tile, tiles, n)                                             \
@@ -60,7 +62,7 @@ INLINE void load4(float *to, const SHARED_POINTER float *from)
     to[3] = four.w;
 }
 
-/* Sets the sums of a tile to 0. */
+/* Sets the sums of a tile of rows x columns results to 0. */
 INLINE void clear_tile(float sum[8][8], int rows, int columns)
 {
     UNROLL for (int m = 0; m < rows; m++)
@@ -74,7 +76,7 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
     ((slice) == (stride) ? (b) * (stride) + (j)                                    \
                          : (j) / (slice) * (ROWS * (slice)) + (b) * (slice) + (j) % (slice))
 
-/* Returns four sums of `parts` numbers that are `size` floats apart. */
+/* Returns four neighbouring sums. Each sum has `parts` terms that are `size` floats apart. */
 INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts)
 {
     float4 sum = SHARED_LOAD4(from);
@@ -88,7 +90,7 @@ INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts
     return sum;
 }
 
-/* Adds up `parts` arrays of `size` floats. */
+/* Adds up the `parts` arrays of `size` floats at `from`, and stores the sums at `to`. */
 INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to, int size,
                       int parts, int item)
 {
@@ -96,7 +98,7 @@ INLINE void add_parts(const SHARED_POINTER float *from, SHARED_POINTER float *to
         SHARED_STORE4(to + n, sum_of_parts(from + n, size, parts));
 }
 
-/* Stores a tile of gradient_tile in rows of `stride` floats. */
+/* Stores the results of gradient_tile at `to`, in rows of `stride` floats. */
 INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int stride, int inputs,
                                 int units, Place place, int tiles_i, int tiles_j, int tile_i,
                                 int tile_j)
@@ -111,11 +113,12 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
 }
 
 #if !TF32
-/* sums[b][j] = sum of in[b][i] * weights[i][j]. The sum over i is divided into `parts` of `size`
- * floats, which are stored one after the other. With `add` the sums are added to.
+/* sums[b][j] = sum over i of in[b][i] * weights[i][j]. Each sum is divided into `parts` parts. The
+ * first parts of all sums form an array of `size` floats, which is followed by the array of the
+ * second parts, and so on. If `add` is set, the products are added to the numbers in `sums`.
  *
  * length, stride: floats of a row of `in`, and of a row of `weights`. slice: see SUM_PLACE.
- * fours: number of i, divided by 4. units: number of j.
+ * fours: number of inputs i, divided by 4. units: number of units j.
  * tile_b, tile_j: sizes of a tile; tile_b divides ROWS, and tile_j is a multiple of 4. */
 INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
@@ -159,12 +162,14 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
     }
 }
 
-/* Adds to sum[m][n] the sum of in[b][i] * errors[b][j] over every `parts`th sample b from `part`
- * on, where i is column m of tile_i columns, and j column n of tile_j.
+/* Adds to sum[m][n] the products in[b][i] * errors[b][j] of some samples b, for input i = column m
+ * and unit j = column n of a tile. The samples are b = place.part, place.part + parts, and so on.
  *
  * length, stride: floats of a row of `in` and of `errors`.
- * inputs, units: numbers of i and of j. place: tile along i and across j, and first sample b.
- * tiles_i, tiles_j: numbers of tiles. */
+ * inputs, units: numbers of inputs i and of units j.
+ * place: the number of the tile along the inputs, its number across the units, and the first
+ * sample.
+ * tiles_i, tiles_j: numbers of tiles. tile_i, tile_j: numbers of inputs and units of a tile. */
 INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
                           Place place, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts)
@@ -191,7 +196,7 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
     }
 }
 
-/* to[b][i] = slope of in[b][i] * sum of errors[b][j] * weights[i][j], and 0 for i >= units.
+/* to[b][i] = SLOPE(in[b][i]) * (sum over j of errors[b][j] * weights[i][j]), and 0 for i >= units.
  *
  * stride: row stride of `errors` and of `weights`, in floats. length, to_stride: row strides of
  * `in` and of `to`. fours: number of units j, divided by 4. inputs: number of inputs i, padding

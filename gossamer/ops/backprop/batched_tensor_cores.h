@@ -1,11 +1,12 @@
-/* The products of batched_products.h by tensor cores, in TF32: operands are rounded to 11
- * significant bits, sums are float32. A warp computes a tile of 16 or 32 x 8 to 32 results. ROWS is
- * a multiple of 8.
+/* Tensor cores compute the products of batched_products.h in TF32. The operands are rounded to 11
+ * significant bits; sums are float32. A warp computes a tile of 16 or 32 rows and 8 to 32 columns.
+ * ROWS is a multiple of 8.
  *
- * In a fragment of mma.m16n8k8, lane n holds row n / 4 of 8 and columns n % 4 and n % 4 + 4 of 8
- * along the sum. Which terms of a sum and which results these are does not matter, as long as both
- * operands agree: so lanes read neighbouring words, and in rows of an odd multiple of 4 words
- * no two lanes that are served at a time read the same bank. */
+ * The operands of mma.m16n8k8 consist of blocks of eight rows with eight terms of a sum. Lane n
+ * holds terms n % 4 and n % 4 + 4 of row n / 4. Rows and terms may be loaded in any order, as long
+ * as both operands have the same order of terms. In the order used here, each lane reads two or
+ * four neighbouring words. Rows in shared memory are odd multiples of 4 words long, so lanes that
+ * are served at the same time read different banks. */
 
 #pragma once
 
@@ -19,9 +20,10 @@
 
 #if TF32 && defined __CUDACC__
 
-/* The row of eight that lane n reads. */
+/* The row, of eight, that lane n reads. */
 #define ROW_OF(n) (2 * ((n) / 4 % 4) + (n) / 16)
-/* The column of eight of result 0 or 1 of lane n, where columns are read by ROW_OF. */
+/* The column, of eight, of result 0 or 1 of lane n, if lanes read the rows of the second operand in
+ * the order of ROW_OF. */
 #define COLUMN_OF(n, result) ROW_OF(4 * (2 * ((n) % 4) + (result)))
 
 INLINE uint tf32_of(float value)
@@ -29,7 +31,7 @@ INLINE uint tf32_of(float value)
     return round_to_tf32((uint)__float_as_int(value));
 }
 
-/* Loads four words for four fragments, or 0. */
+/* Loads four words, one for each of four fragments; zeros if `inside` is false. */
 INLINE void load_fragments(uint (&to)[4], const float *from, bool inside)
 {
     float4 four = inside ? SHARED_LOAD4(from) : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -39,7 +41,7 @@ INLINE void load_fragments(uint (&to)[4], const float *from, bool inside)
     to[3] = tf32_of(four.w);
 }
 
-/* Loads two neighbouring terms of a sum, or 0. */
+/* Loads two neighbouring terms of a sum; zeros if `inside` is false. */
 INLINE void load_terms(uint &first, uint &second, const float *from, bool inside)
 {
     float2 two = inside ? *(const float2 *)from : make_float2(0.0f, 0.0f);
@@ -55,7 +57,7 @@ INLINE uint4 fragment_of_rows(const float *upper, const float *lower, bool insid
     return fragment;
 }
 
-/* tile_b: 16 or 32. tile_j: 32. */
+/* As in batched_products.h. tile_b: 16 or 32. tile_j: 32. */
 INLINE void forward_product(const float *in, int length, const float *weights, int stride,
                             float *sums, int slice, int size, int fours, int units, int tile_b,
                             int tile_j, int parts, int add, int item)
@@ -97,7 +99,8 @@ INLINE void forward_product(const float *in, int length, const float *weights, i
     }
 }
 
-/* A work-item has 4 x 8 of the 32 x 32 results of its warp; see place_in_warp. */
+/* As in batched_products.h. A warp computes 32 x 32 results, and each of its work-items has 4 x 8
+ * of them in `sum`; see place_in_warp. */
 INLINE void gradient_tile(float sum[8][8], const float *in, int length, const float *errors,
                           int stride, int inputs, int units, Place place, int tiles_i,
                           int tiles_j, int tile_i, int tile_j, int parts)
@@ -127,7 +130,7 @@ INLINE void gradient_tile(float sum[8][8], const float *in, int length, const fl
             sum[m][n] += of_fragment[m / 2][n % 4][m % 2 * 2 + n / 4];
 }
 
-/* tile_b: 16. tile_i: 8, 16 or 32. */
+/* As in batched_products.h. tile_b: 16. tile_i: 8, 16 or 32. */
 INLINE void backward_product(const float *errors, const float *weights, int stride,
                              const float *in, int length, float *to, int to_stride, int fours,
                              int inputs, int units, int tile_b, int tile_i, int item)

@@ -11,13 +11,13 @@ SCHEDULERS = 4
 _LATENCY = 40
 """Cycles that a warp waits for shared memory in an iteration of a product's loop."""
 _LOOP = 6
-"""Instructions of a product's loop that neither multiply nor read."""
+"""Instructions in an iteration of a product's loop that neither multiply nor read."""
 _READ_CYCLES = 2
-"""Cycles of shared memory that a warp's read of four words takes; see place_of in
-batched_products.h."""
+"""Cycles of shared memory for one read by a warp, in which each work-item reads four words; see
+place_of in batched_places.h."""
 BARRIER_CYCLES = 60
 _CHANGE_CYCLES = 40
-"""Cycles that a warp scheduler needs to update four weights in each work-item of a warp."""
+"""Cycles of a warp scheduler in which each work-item of one warp updates four weights."""
 DIRECT_ROWS = 4
 """Maximum number of samples for which the gradient is computed without tiles."""
 
@@ -83,7 +83,7 @@ def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
 
 
 def change_cycles(inputs: int, units: int, threads: int) -> int:
-    """Return cycles that a layer's change of weights takes."""
+    """Return the expected cycles of the update of a layer's weights."""
     return -(-inputs * -(-units // 4) // threads) * -(-threads // 128) * _CHANGE_CYCLES
 
 
@@ -102,15 +102,15 @@ def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, in
           threads: int, reads: float) -> Tile:
     """Return a tile with its expected cycles.
 
-    depth: iterations of a product's loop if sums are not split.
-    of_step: multiply-adds per result and iteration.
-    reads: reads of four words in an iteration.
+    depth: number of iterations of the product's loop if sums are not split.
+    of_step: number of multiply-adds per result in an iteration.
+    reads: number of reads of four words in an iteration.
     """
     items = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
     steps = -(-depth // parts)
     passes = -(-items // threads)
     warps = -(-items // 32)
-    # the warps of the last pass, which may be few, are divided among the schedulers, too
+    # the last pass may have fewer warps; they are divided among the schedulers, too
     of_scheduler = (-(-threads // (32 * SCHEDULERS)) * (items // threads)
                     + -(-(items % threads) // (32 * SCHEDULERS)))
     issued = of_step * tile[0] * tile[1] + reads + _LOOP

@@ -63,12 +63,12 @@ def _tile(tile: tuple[int, int], rows: int, columns: int, depth: int, parts: int
           threads: int) -> Tile:
     """Return a warp's tile with its expected cycles.
 
-    depth: steps of eight terms, if sums are not split.
+    depth: number of steps of eight terms if sums are not split.
     """
     tiles = -(-rows // tile[0]) * -(-columns // tile[1]) * parts
     steps, warps = -(-depth // parts), threads // 32
     of_scheduler = warps // SCHEDULERS * (tiles // warps) + -(-(tiles % warps) // SCHEDULERS)
-    loads = sum(tile) / 4  # words that a lane loads, and rounds with two instructions each
+    loads = sum(tile) / 4  # words that a lane loads; two instructions round each word
     products = tile[0] * tile[1] / 128
     issued = max(2.5 * loads + products + _LOOP, products * _PRODUCT_CYCLES)
     cycles = steps * max(of_scheduler * issued, tiles * loads,

@@ -210,8 +210,8 @@ class ConstantFolder:
     reads: for each value, the number of nodes of the file that read it.
     exact: the float64 values of constants, which are float32 in the graph; fold() adds the float64
     values of its results. None if float64 becomes float32.
-    too_large: the results that were not computed because of the limit: names, with the limit in
-    bytes that each result needs. Results that depend on these results are included.
+    too_large: for each result that was not computed because of the limit, by name: the limit in
+    bytes that this result needs. Results that depend on such results are included.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int],

@@ -19,8 +19,8 @@ Term = str
 def _einsum(node: OnnxNode) -> None:
     """Convert Einsum.
 
-    The inputs of an Einsum are multiplied one after another. A dimension is summed over as soon as
-    neither the result nor a later input has this dimension.
+    The inputs of an Einsum are multiplied one after another. The sum over a dimension is computed
+    as soon as neither the result nor a later input has this dimension.
     """
     values = [node.required(index) for index in range(len(node.inputs))]
     shapes = [node.integers.probe.shape(value) for value in values]
@@ -131,7 +131,8 @@ class _Product:
     """The product of two values of an Einsum.
 
     index: number of the second value, for names.
-    later: dimensions of the Einsum's result and of later values, which the product keeps.
+    later: the dimensions that the product keeps, because the Einsum's result or a later value has
+    them.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:

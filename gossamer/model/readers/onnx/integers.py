@@ -133,7 +133,7 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
     else:
         value = value.apply("max", constant(node, low - zero_point, "low"))
         value = value.apply("min", constant(node, high - zero_point, "high"))
-    # The clip may precede the rounding, because its bounds are integers. It must precede the
+    # The clip may precede the rounding, because the bounds are integers. The clip must precede the
     # rounding: value facts state that rounded values are integers only if the values are bounded.
     return Centred(node.emit_expression(value.apply("round"), role), zero_point, dtype)
 

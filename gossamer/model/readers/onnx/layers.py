@@ -360,9 +360,10 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emit x * scale + bias, with the node's inputs 1 and 2, which have one value per channel.
+    """Emit x * scale + bias, where scale and bias are the node's inputs 1 and 2.
 
-    The new node is a batch norm with mean 0 and variance 1, which accepts x of any rank.
+    Scale and bias have one value per channel. The new node is a batch norm with mean 0 and variance
+    1, which accepts x of any rank.
     """
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:

@@ -334,7 +334,7 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: set[str], file: str
             ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
     """Return the nodes and the initializers of the branch that an If selects.
 
-    The last of the returned nodes are an Identity for each output of the If. Returns None if the
+    The returned nodes end with one Identity for each output of the If. Returns None if the
     branch uses names in `taken`, or if it does not have as many outputs as the If.
 
     truth: the condition.

@@ -111,7 +111,7 @@ def source(node: onnx.NodeProto) -> str:
 
 
 class Clusters:
-    """Groups of steps; the steps of a group can be computed together, as one step.
+    """Groups of steps. The steps of a group can be computed together, as one step.
 
     A step is the computation of one node, which reads some values and makes others. Steps are added
     in an order in which they can be computed. A group is connected, and no path leads from the

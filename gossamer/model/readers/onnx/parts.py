@@ -31,7 +31,8 @@ of ONNX Runtime support this opset; they may not support the newest opset of the
 _FLOAT64 = "which is float64; set a precision, such as fp32, to compute it in float32"
 """The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
-"""Operators that are refused: EPContext names another file, ImageDecoder decodes pictures."""
+"""Operators that are refused, because EPContext names another file, and ImageDecoder decodes
+pictures."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,9 @@ class Parts:
         """Return the steps that become the tail.
 
         A step is in the tail if it depends on another step of the tail, or on an input that is not
-        a numeric tensor. If a value that cannot leave its part is an output of the network, or if
-        the tail or a step outside of the part reads it, the step that makes it is also in the tail.
+        a numeric tensor. A step that makes a value that cannot leave its part is in the
+        tail in two more cases: if the value is an output of the network, and if the tail or a step
+        outside of the part reads the value.
         """
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}

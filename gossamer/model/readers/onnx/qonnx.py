@@ -17,7 +17,10 @@ DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 
 
 def _bipolar(node: OnnxNode) -> None:
-    """Convert BipolarQuant (x, scale): scale where x is 0 or more, else minus scale."""
+    """Convert BipolarQuant (x, scale).
+
+    The result is `scale` where x is 0 or more, and `-scale` elsewhere.
+    """
     if len(node.inputs) != 2:
         raise node.error(f"has {len(node.inputs)} inputs, expected 2: x and its scale")
     c = Composer()

@@ -310,7 +310,8 @@ def _zero_point(node: OnnxNode, index: int, *, per_column: bool = False) -> np.n
     if zero.size == 1:
         return zero.reshape(())
     if not per_column or zero.ndim != 1:
-        raise node.unsupported("has several zero points for its rows; gossamer computes one")
+        raise node.unsupported("has several zero points for its rows; gossamer supports only one "
+                               "zero point for all rows")
     return zero
 
 
@@ -393,8 +394,9 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
     """Add nodes for the sums of each slice of channels, and return the names of the sums.
 
     x: the value to multiply by the weights, with its channels along `axis`.
-    sums_of: function that adds the nodes for the sums of one slice, and returns their name. Its
-    arguments are the name of the slice of x, the slice, and the end of new names.
+    sums_of: function that adds the nodes for the sums of one slice, and returns the name of the
+    sums. The function's arguments are the name of the value that holds the slice of x, the Python
+    slice of the channels, and the end of new names.
     """
     if len(parts) == 1:
         return [sums_of(x, slice(*parts[0]), "sums")]
@@ -409,7 +411,8 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 def total(sums: Sequence[str]) -> Value:
     """Return the sum of some values.
 
-    If float32 cannot represent the sum of the integers exactly, the sum is rounded only once.
+    The values are integers. If float32 cannot represent their sum exactly, the sum is rounded only
+    once.
     """
     c = Composer()
     values = [c.operand(name) for name in sums]

@@ -140,7 +140,7 @@ class _Machine:
             arguments, function = _expect(stack.pop(), tuple), _expect(stack.pop(), Name)
             stack.append(self.call(function, arguments))
         elif opcode == "BUILD":
-            # drop the attributes of the object; only ordered dicts have some, torch's versions
+            # drop the attributes of the object; only ordered dicts have some: torch's versions
             stack.pop()
             _expect(stack[-1], dict)
         elif opcode == "BINPERSID":

@@ -1,12 +1,13 @@
-/* Exact blocking with two launches per block: the first launch, which processes the first layer.
- * The kernel applies the updates of the finished block to the weights, and multiplies the new
+/* Exact blocking with two launches per block. This kernel is the first launch, which processes the
+ * first layer. It applies the updates of the finished block to the weights, and multiplies the new
  * weights by the samples of the next block. The second launch (in_turn.cl) then trains on these
  * samples. The ids of a work-group are (slice of THREADS inputs, tile of UNITS_TILE units,
  * network). A work-item updates the weights of one input. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 128 /* work-items of a work-group */
-/* units of a work-group; 8, so that each of the 32 lanes adds up one of the 4 x 8 sums of a warp */
+/* Units of a work-group. A warp computes AT_ONCE * UNITS_TILE = 32 sums at once, and each of its 32
+ * lanes adds up one of them. */
 #define UNITS_TILE 8
 #define BLOCK 32 /* maximum number of samples of a block */
 #endif

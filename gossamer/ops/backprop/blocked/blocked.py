@@ -108,8 +108,8 @@ class InTurn:
         def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
             """Return the launch that updates the first layer and multiplies it by the next block.
 
-            The layer is updated by `done_count` samples from sample `done` on, then multiplied by
-            `count` samples from sample `following` on.
+            The launch first updates the layer's weights by `done_count` samples, from sample `done`
+            on. It then multiplies the weights by `count` samples, from sample `following` on.
             """
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
@@ -139,10 +139,10 @@ class _Memory:
     """The arrays in the workspace, as kernel arguments.
 
     samples: the inner products of samples.
-    sums: partial sums of the first layer's units, one for each sample of a block, unit and slice of
-    the inputs.
-    deltas: changes of a weight whose input is 1, one for each sample of a block and unit of the
-    first layer.
+    sums: partial sums of the first layer: one for each combination of a sample of the block, a unit
+    and a slice of the inputs.
+    deltas: changes of weights for an input of 1: one for each combination of a sample of the block
+    and a unit of the first layer.
     sum_count: number of partial sums.
     nbytes: bytes of the workspace.
     """
@@ -182,10 +182,10 @@ class Blocked(KernelBackprop):
 
     Up to rounding, the results equal those of updating all weights after each sample.
 
-    Let x_s be sample s, and W_s the first layer's weights before the update by x_s. Element j of
-    g_s is the change of a weight of unit j whose input is 1, so W_{s+1} = W_s + g_s x_s^T. Then
-    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction
-    g_s (x_s . x) and the upper layers have to be computed sample by sample.
+    Let x_s be sample s, and W_s the first layer's weights before the update by x_s. Let element j
+    of g_s be the change of a weight of unit j for an input of 1, so W_{s+1} = W_s + g_s x_s^T. Then
+    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. Therefore only the correction g_s (x_s . x)
+    and the upper layers have to be computed sample by sample.
 
     A form is a config together with the code that runs it. There are two kinds of forms. Pipelines
     train a network with one hidden layer in one work-group, with or without tensor cores. InTurn

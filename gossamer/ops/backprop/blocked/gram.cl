@@ -2,11 +2,11 @@
  * gram[network][sample][d] is the product of `sample` and sample + 1 + d. The products do not
  * depend on the weights. A work-group computes the products of TILE samples of one network.
  *
- * If SEGMENT neighbouring inputs are all 0 or 1 in the samples of a tile, their inner product for
- * two samples is the number of inputs that are 1 in both. The kernel then counts bits, which takes
- * less time than multiplying. If a tile of a network has the same samples in the same order as the
- * first network's tile, the kernel only sets same[network][tile], and training uses the first
- * network's products. */
+ * If SEGMENT neighbouring inputs are all 0 or 1 in all samples that a tile needs, their inner
+ * product for two samples is the number of inputs that are 1 in both. The kernel then counts bits,
+ * which takes less time than multiplying. If a tile of a network has the same samples in the same
+ * order as the first network's tile, the kernel only sets same[network][tile], and training uses
+ * the first network's products. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 256 /* work-items of a work-group */
