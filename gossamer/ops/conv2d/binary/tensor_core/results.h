@@ -175,9 +175,9 @@ INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][CO
 #endif
 
 #if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`. In words[0], the bits of
- * results that are 1 are set. With two planes, the bits of results that are not 0 are set in
- * words[1], which is the first plane in memory. */
+/* Writes the words of COUNT channels of a pixel. The first of these channels is `channel`. In
+ * words[0], a bit is set if its result is 1. With two planes, a bit of words[1] is set if its
+ * result is not 0; words[1] is the first plane in memory. */
 template <int COUNT>
 INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
                         int channel, int end)
