@@ -19,8 +19,8 @@
 #define UNIT_AT 0, 32 /* for each layer, the offset of its units among the units of a sample */
 /* for each layer l >= 1, the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
-/* for each layer, the offset of its parameters among the network's parameters; last, the number of
- * parameters of the network */
+/* for each layer, the offset of its parameters among the network's parameters; the last element is
+ * the number of parameters of the network */
 #define PARAMETER_AT 0, 2080, 2410
 /* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
 #define OUT_AT 0

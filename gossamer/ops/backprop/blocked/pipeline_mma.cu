@@ -3,8 +3,8 @@
  * multiply them on tensor cores.
  *
  * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
- * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES * 16 rows) and
- * inputs as columns. The changes by the 8 samples of a block are a matrix product, (units x
+ * the register layout of the accumulator of mma.m16n8k8: units are rows (TILES * 16 rows), and
+ * inputs are columns. The changes by the 8 samples of a block are a matrix product, (units x
  * samples) times (samples x inputs), whose accumulator has the same layout. The registers of the
  * weights are also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t
  * and 2 t + 1 are columns t and t + 4 of this operand, for t = 0 to 3. A group whose inputs are 0
@@ -15,9 +15,9 @@
  * represent at least one of them. Changes are added to the weights by ordinary additions, because
  * tensor cores truncate their sums.
  *
- * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs. Row r has
- * sample SAMPLE_OF(r), so that the lanes of a warp access different banks, both when they read
- * inputs and when they read deltas.
+ * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs. Row r
+ * holds the inputs of sample SAMPLE_OF(r). In this order, the lanes of a warp access different
+ * banks, both when they read inputs and when they read deltas.
  *
  * Warp 4 makes the records. If APART is 1, warps 8, 12, ... make records too. All these warps are
  * in the first warp's sub-partition of the multiprocessor. They have little work, so they hardly
@@ -210,7 +210,7 @@ INLINE void change_weights(const float *pool, MatmulState &state, const float *r
 }
 
 /* Adds the products of this warp's weights and its inputs of the next block to `sum` (units x
- * samples). Column r of `sum` has sample SAMPLE_OF(r). */
+ * samples). Column r of `sum` belongs to sample SAMPLE_OF(r). */
 INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (&sum)[TILES][4],
                             int matmul_warp, int lane)
 {
