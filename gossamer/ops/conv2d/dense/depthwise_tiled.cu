@@ -23,7 +23,7 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define THREADS 64 /* work-items of a work-group */
-#define GROUPS 8 /* work-groups that a multiprocessor should hold, which bounds registers */
+#define GROUPS 8 /* work-groups that a multiprocessor should hold; this bounds registers */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
 #endif
 

@@ -25,10 +25,10 @@
 #define WORK_M 4 /* output channels of a work-item */
 #define SLICE_K 1 /* k-slices of a work-group, whose sums are added at the end */
 #define SPLIT_K 1 /* work-groups that share the K range of a tile */
-/* work-groups that must fit a multiprocessor at once, which bounds the registers */
+/* work-groups that must fit a multiprocessor at once; this bounds the registers */
 #define BLOCKS_PER_UNIT 1
-/* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x from the
- * window's corner, and the row and column of k in the window */
+/* 1: k is channel k of the pixel itself. 0: for index k, k_table[k / VECTOR] holds the offset in x
+ * from the window's corner, and the row and the column in the window */
 #define POINTWISE 0
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles in shared memory are
  * always 32-bit floats */

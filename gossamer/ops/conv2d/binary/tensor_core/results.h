@@ -33,8 +33,9 @@
 #define STORED float
 #endif
 
-/* The outputs, and the constants with which they are computed from sums. classes: the class of each
- * row of the output, then of each column. */
+/* The outputs, and the constants that convert sums to outputs.
+ *
+ * classes: the class of each row of the output, then of each column. */
 struct Target {
     STORED *y;
     uchar *packed;
