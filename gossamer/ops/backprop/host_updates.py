@@ -62,7 +62,7 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
-        """Update the parameters by one sample, and return its loss before the update."""
+        """Update the parameters by one sample, and return the sample's loss before the update."""
         problem = self.problem
         last = len(self.layers) - 1
         values = x

@@ -3,9 +3,10 @@
  * weights and biases. In the publication that per_step.py names, these are kernels 9 and 10
  * (outputs), 11 (errors), and 12 and 13 (changes).
  *
- * `units` holds the outputs of all units except the inputs, [network][sample of the batch][unit],
- * layer after layer. The units' errors follow at the offset `errors`, in the same order. The ids of
- * a work-group are (unit or block of THREADS units, sample of the batch, network).
+ * `units` holds the outputs of all units except the inputs, layer after layer. The dimensions of
+ * `units` are [network][sample of the batch][unit]. The units' errors follow at the offset
+ * `errors`, in the same order. The ids of a work-group are (unit or block of THREADS units, sample
+ * of the batch, network).
  *
  * `source` is the offset of a layer's inputs among the units of a sample. A negative `source` means
  * that the inputs are in the data. `target` is the offset of the layer's units.
@@ -46,8 +47,8 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters from `before` to `after`, for training in place. `before` and `after` may
- * be the same memory. */
+/* Copies the parameters from `before` to `after`. Training then changes `after` in place. `before`
+ * and `after` may be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -55,7 +56,8 @@ KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
         after[i] = before[i];
 }
 
-/* A work-group computes one unit: a tree sums the unit's weighted inputs. */
+/* A work-group computes the output of one unit, and in the last layer also the unit's error. The
+ * work-items add up the weighted inputs in a tree. */
 #ifdef FORWARD
 KERNEL WORK_GROUP_OF(THREADS) void forward(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -95,7 +97,8 @@ KERNEL WORK_GROUP_OF(THREADS) void forward(
 #endif
 
 #ifdef SOFTMAX_ERRORS
-/* Computes the errors of the softmax from the last layer's sums; one work-group per sample. */
+/* Computes the errors and the losses of the softmax from the last layer's sums. Each work-group
+ * processes one sample. */
 KERNEL WORK_GROUP_OF(THREADS) void softmax_errors(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order, GLOBAL float *units,
     GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
@@ -155,9 +158,9 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
  * network). A bias is the weight of an additional input, which is always 1.
  *
  * velocities: the offset from a parameter to its velocity, or 0 without velocities. With Adam, the
- * mean of a parameter's gradients is at this offset from the parameter, and the mean of their
- * squares is at twice this offset. With Adam, the last parameter of a network is the number of
- * updates before this call.
+ * mean of a parameter's gradients is at this offset from the parameter, and the mean of the
+ * squared gradients is at twice this offset. With Adam, the last parameter of a network is the
+ * number of updates before this call.
  * made: number of updates in this call so far.
  * add_losses: 1 if the first work-group of each network writes the samples' losses. */
 #ifdef UPDATE

@@ -41,8 +41,8 @@ class PerStep(KernelBackprop):
     changes of each layer's parameters.
 
     Source: kernels 9 to 13 of a publication of 2013 on back-propagation on a GPU with all data in
-    GPU memory. Unlike there, a layer may have any number of inputs. Adam follows Kingma and Ba
-    (2015).
+    GPU memory. Unlike in that publication, a layer may have any number of inputs. Adam follows
+    Kingma and Ba (2015).
     """
 
     name = "per_step"
@@ -102,7 +102,7 @@ class _UpdateLaunches:
 
     weights: for each layer, the offset of its weights among a network's parameters.
     starts: for each layer, the offset of its inputs among the units of a sample, or -1 for the
-    first layer, whose inputs are the data. One more element is the offset of the network's outputs.
+    first layer, whose inputs are the data. The last element is the offset of the network's outputs.
     errors: offset of the errors in the workspace, in floats.
     shared: arguments that most kernels take: batch, number of units per sample, and `errors`.
     """
@@ -132,7 +132,7 @@ class _UpdateLaunches:
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:
-        """Yield the launches of the update by `count` samples, starting at `first`."""
+        """Yield the launches of the update by samples first, ..., first + count - 1."""
         for layer in self.layers:
             yield self._forward(layer, first, count)
         if self.softmax:

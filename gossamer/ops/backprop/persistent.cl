@@ -3,8 +3,8 @@
  *
  * In the first layer, each set of LANES neighbouring work-items has its own SHARE inputs. Each
  * work-item of a set has PER_ITEM units, which are LANES apart. So each weight is read and changed
- * by one work-item only. Without velocities the weights are stored divided by `scale`. Weight decay
- * then multiplies only `scale`, once per update.
+ * by one work-item only. Without velocities, the stored weights of the first layer are the weights
+ * divided by `scale`. Weight decay then multiplies only `scale`, once per update.
  *
  * upper_layers.h has further macros. */
 
@@ -63,9 +63,9 @@
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Returns the index of the sample that is copied to shared memory as number `position`. With
- * batches, the samples of an update are copied twice: first to compute their errors, then to change
- * the weights. */
+/* Samples are copied to shared memory one after another. The function returns the index of the
+ * sample at `position` in this sequence. With batches, the sequence contains the samples of an
+ * update twice: first to compute their errors, then to change the weights. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -106,7 +106,7 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
     losses += network * samples;
 
 /* FETCH loads the inputs and targets of a sample into registers. STAGE writes these registers to
- * one of two buffers in shared memory, and STAGE_INPUTS only the inputs. */
+ * one of two buffers in shared memory. STAGE_INPUTS writes only the inputs. */
 #define FETCH(sample)                                                                              \
     if ((sample) < samples && IS_FETCHER) {                                                        \
         int row = order[sample];                                                                   \

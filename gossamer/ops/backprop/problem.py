@@ -42,9 +42,9 @@ class BackpropProblem(Problem):
     batch: number of samples per update (1: online); the last update takes the remaining samples.
     velocity: True if momentum is used.
     adam: True if parameters are updated by Adam; excludes `velocity`.
-    output: activation of the outputs with squared_error, one of OUTPUTS; None means the activation
-    of the hidden layers, or "linear" if the hidden layers have relu.
-    weighted: True if each row has a weight, by which its loss and gradient are multiplied.
+    output: activation of the outputs with the loss "squared_error", one of OUTPUTS. None means
+    "linear" if the hidden layers have relu, else the activation of the hidden layers.
+    weighted: True if each row has a weight, which multiplies the loss and the gradient of the row.
     networks: number of networks, which are trained independently.
 
     The following fields affect times and example_inputs(), but not results:
@@ -70,15 +70,15 @@ class BackpropProblem(Problem):
     the last layer is `output_activation`. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be
     the gradient of the loss with respect to a parameter, averaged over the update's samples. For
     weights, but not for biases, g also contains weight decay * weight. Then
-    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The update published
-    for one sample, w += rate * err * input, is the case without momentum and weight decay. With
+    velocity = momentum * velocity + g, parameter -= learning rate * velocity. For one sample, and
+    without momentum and weight decay, this is the published update w += rate * err * input. With
     Adam, m and v are the running means of g and g^2: m = b m + (1 - b) g and
     v = c v + (1 - c) g^2, where BETAS = (b, c). At update t,
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
-    Sources: a publication of 2013 on back-propagation on a GPU with all data in GPU memory, for
-    online training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, in the
-    form of the last lines before section 2.1. All other methods are standard.
+    Sources: online training with sigmoid units and squared error is from a publication of 2013 on
+    back-propagation on a GPU with all data in GPU memory. Adam is from Kingma and Ba (2015), in the
+    form that the last lines before their section 2.1 give. All other methods are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -223,7 +223,7 @@ class BackpropProblem(Problem):
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Return the same problem with the density and other properties of the given data.
+        """Return the same problem with `density`, `binary` and `decay` set for the given data.
 
         The density is rounded to the element of DENSITIES that is closest to it on a log scale.
 

@@ -4,8 +4,8 @@
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers l >= 1 are stored input
  * by input: a row has the weights of one input. Rows of weights, and a sample's outputs and errors,
- * are padded with zeros to multiples of 4. One more float per row of weights makes its length odd,
- * so that work-items access the weights along and across rows without bank conflicts. */
+ * are padded with zeros to multiples of 4. One more float per row of weights makes the row's length
+ * odd, so that work-items access the weights along and across rows without bank conflicts. */
 
 #pragma once
 
@@ -19,8 +19,8 @@
 #define UNIT_AT 0, 32 /* for each layer, the offset of its units among the units of a sample */
 /* for each layer l >= 1, the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
-/* for each layer, the offset of its parameters among the network's parameters; last, the number of
- * parameters of the network */
+/* for each layer, the offset of its parameters among the network's parameters; the last element is
+ * the number of parameters of the network */
 #define PARAMETER_AT 0, 2080, 2410
 /* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
 #define OUT_AT 0
@@ -69,7 +69,7 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
 
-/* Changes a parameter by its gradient and its decay. */
+/* Changes a parameter by its gradient and by weight decay. */
 #if VELOCITY
 #define APPLY(parameter, velocity, gradient, decay)                                  \
     {                                                                                \
@@ -139,7 +139,7 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
 }
 
 /* Stores the output of unit j of layer l for sample b of the batch. In the last layer, also stores
- * the unit's error and term of the loss.
+ * the unit's error, and the unit's term of the loss.
  *
  * z: the unit's sum.
  * buffer: index of the buffer, 0 or 1, with the sample's targets. */
@@ -217,8 +217,8 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
     }
 }
 
-/* Changes weights and biases by `count` samples of the batch from `first` on, and writes the
- * samples' losses. */
+/* Changes weights and biases by samples first, ..., first + count - 1 of the batch, and writes the
+ * losses of these samples. */
 INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item,
                                 int first, int count, float rate, float momentum, float decay)
 {

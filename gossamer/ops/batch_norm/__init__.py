@@ -90,8 +90,8 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
                       momentum: float | None = None) -> Launch:
     """Return the launch that computes the statistics of each channel.
 
-    The kernel writes an array (3, channels). For each channel of input 0, it holds the mean as
-    computed in float32, the exact mean minus this mean, and gamma / standard deviation.
+    The kernel writes an array (3, channels). For each channel of input 0, the array holds the mean
+    as computed in float32, the exact mean minus this mean, and gamma / standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items per work-group.

@@ -3,8 +3,9 @@
  *
  * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
  * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
- * kernel subtracts the mean and then the rest from x. If the mean is far from 0 and x is close to
- * it, x - mean is exact in float32, so subtracting the rest gives an accurate difference. */
+ * kernel subtracts first the mean and then the rest from x. If the mean is far from 0 and x is
+ * close to the mean, x - mean is exact in float32. Subtracting the rest then gives an accurate
+ * difference. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */

@@ -159,7 +159,7 @@ def _launch(device: Device, element: int, rows: int, pitch: int,
     element: size in bytes of the elements that the kernel copies.
     rows: number of rows, the same for every input and the output.
     pitch: pitch of the output's rows.
-    parts: for each input, its index, its rows, and the index in the output of its first element.
+    parts: for each input, its index, its rows, and the index of its first element in the output.
     """
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(

@@ -16,7 +16,7 @@
     , const GLOBAL ELEMENT *source##n, int size##n, int first##n, int pitch##n
 
 /* If `column` lies in source n, copies the element and returns from the kernel. Else subtracts the
- * size of source n from `column`, so that it is relative to the next source. */
+ * size of source n from `column`, so that `column` is relative to the next source. */
 #define FROM(n)                                                       \
     if (column < size##n) {                                           \
         target[to] = source##n[first##n + row * pitch##n + column];   \

@@ -28,7 +28,7 @@ def sizes_of(kind: type[Sizes], variant: Variant) -> Sizes:
 
 
 def window_macros(problem: Conv2dProblem) -> dict[str, int]:
-    """Return the macros that fix filter size, stride and dilation when a kernel is compiled."""
+    """Return a kernel's macros for the filter size, the stride and the dilation."""
     return {"KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
             "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
             "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1]}
@@ -70,9 +70,9 @@ def in_lane_order(weights: np.ndarray, fragments: int, axis: int = 0) -> np.ndar
 
     In the results of tensor cores, lane q of the four lanes that share a row has columns 2 q and
     2 q + 1 of each fragment of 8 columns. In each block of `fragments` fragments, column
-    8 f + 2 q + j is therefore channel 2 fragments q + 2 f + j, with j 0 or 1.
+    8 f + 2 q + j is therefore channel 2 q * fragments + 2 f + j, where j is 0 or 1.
 
-    axis: the axis of output channels, a multiple of 8 fragments.
+    axis: axis of the output channels, whose number is a multiple of 8 * fragments.
     """
     before, after = weights.shape[:axis], weights.shape[axis + 1:]
     blocks = weights.reshape(*before, -1, 4, fragments, 2, *after)
@@ -82,7 +82,7 @@ def in_lane_order(weights: np.ndarray, fragments: int, axis: int = 0) -> np.ndar
 def channels_in_memory(spec: TensorSpec) -> int:
     """Return the number of channels that each pixel has in memory.
 
-    They include channels of other tensors that share the memory.
+    These channels include channels of other tensors that share the memory.
     """
     return spec.shape[1] + sum(spec.format.other_channels)
 

@@ -1,12 +1,12 @@
-/* Exact blocking with two launches per block: the second launch. One work-group per network trains
- * on the samples of the block, one after the other. Let W be the first layer's weights before the
+/* The second of the two launches per block of exact blocking. One work-group per network trains on
+ * the samples of the block, one after the other. Let W be the first layer's weights before the
  * block. The first launch (advance.cl) has computed the products W x_s for the samples s of the
  * block. The sums of the first layer's units for sample s, without biases, are
  *     W x_s + sum over the block's samples r < s of (x_r . x_s) delta_r
- * where delta_r[j] is the amount by which the update after sample r changes a weight of unit j
- * whose input is 1. As soon as delta_r is known, (x_r . x_s) delta_r is added to the sums of all
- * later samples s of the block. Weight decay multiplies W by a factor at each sample, and the inner
- * products by powers of this factor.
+ * where the update after sample r adds delta_r[j] * x_r[i] to the weight from input i to unit j. As
+ * soon as delta_r is known, (x_r . x_s) delta_r is added to the sums of all later samples s of the
+ * block. Weight decay multiplies W, and each earlier change, by a factor at each sample. The kernel
+ * therefore multiplies the products and the inner products by powers of this factor.
  *
  * upper_layers.h describes further macros. NARROW is 0. BATCH is 2, because consecutive samples use
  * two buffers alternately. */
@@ -15,7 +15,7 @@
 #define UNITS 32 /* units of the first layer */
 #define SPLITS 4 /* work-items that share the additions to the sums of a unit */
 #define BLOCK 32 /* maximum number of samples of a block */
-#define REACH 32 /* number of later samples for which gram.cl has computed inner products */
+#define REACH 32 /* inner products per sample, each with one of the next samples (see gram.cl) */
 #define TILE 64 /* samples of a work-group of gram.cl */
 #define SLICES 1 /* slices of the inputs; advance.cl has computed partial products for each slice */
 #define SUM_AT 1024 /* offset in shared memory, in floats, of the block's sums */
@@ -55,7 +55,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
     deltas += network * BLOCK * UNITS;
 
 /* FETCH loads the inner products and targets of a sample into registers. STAGE multiplies the inner
- * products by powers of the decay factor, and writes them and the targets to shared memory. */
+ * products by powers of the decay factor, and writes the results and the targets to shared
+ * memory. */
 #define FETCH(sample)                                                      \
     if ((sample) < count && IS_FETCHER)                                    \
         UNROLL for (int k = 0; k < VALUES_PER_FETCHER; k++) {              \
@@ -107,8 +108,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* the loop needs no barrier after it: the work-item that changes a sum of the next sample
-         * is the one that reads this sum */
+        /* No barrier is needed after this loop: the work-item that changes a sum of the next sample
+         * also reads this sum. */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];

@@ -1,13 +1,13 @@
 /* Online back-propagation of a network with one hidden layer by exact blocking, in one work-group
- * per network (pipeline.h), with the first layer's weights in shared memory.
+ * per network (pipeline.h). The first layer's weights are in shared memory.
  *
  * A row of weights contains the weights from one input to all hidden units. The inputs are assigned
  * to the matmul warps in sectors of 8, so that each warp has an equal share of any part of a
- * picture. A warp makes a list of those of its inputs that are nonzero in at least one sample of a
- * block, with their values. It reads only the rows of the listed inputs. A warp has ROWS groups of
- * LANES work-items, and each work-item of a group has PER_ITEM weights of a row. To change weights,
- * the groups process different rows. To multiply weights, each group processes all rows for
- * GROUP_SAMPLES samples of the block.
+ * picture. For each block, a warp lists those of its inputs that are nonzero in at least one sample
+ * of the block. The list contains the values of these inputs. The warp reads only the rows of the
+ * listed inputs. A warp has ROWS groups of LANES work-items, and each work-item of a group has
+ * PER_ITEM weights of a row. To change weights, the groups process different rows. To multiply
+ * weights, each group processes all rows, for GROUP_SAMPLES samples of the block.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros. */
@@ -21,8 +21,8 @@
 #define CAPACITY 16 /* maximum number of inputs of a matmul warp */
 #define AHEAD 2 /* rows of weights that a work-item processes in a step */
 #define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
-#define LIST_AT 3876 /* offset of the lists of the nonzero inputs' values, in floats */
-#define ROWS_AT 5284 /* offset of the lists of these inputs' rows of weights, in floats */
+#define LIST_AT 3876 /* offset of the lists of the values of nonzero inputs, in floats */
+#define ROWS_AT 5284 /* offset of the lists of the rows of these inputs, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
 #define DATA_ROW_AT 6692 /* offset of the samples' row numbers in the data, in floats */
 #define VOTES_AT 6708 /* offset of the votes for BALLOT, in floats */
@@ -54,7 +54,7 @@
       + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
      + (n) % 8)
 
-/* UNPACK reads and PACK writes PER_ITEM neighbouring floats of shared memory. */
+/* UNPACK reads PER_ITEM neighbouring floats of shared memory. PACK writes as many. */
 #if PER_ITEM == 1
 #define UNPACK(to, from) (to)[0] = *(from);
 #define PACK(to, from) *(to) = (from)[0];
@@ -85,7 +85,7 @@
 /* The registers of a work-item of a matmul warp.
  *
  * quad: the indices of the work-item's groups of four inputs.
- * valid: for each group, a mask of 32 ones if the network has the group, else 0.
+ * valid: for each group, a mask of 32 ones if the network has these inputs, else 0.
  * next_row: a later sample's row number in the data.
  * source: see fetch_records.
  * listed_before, listed: lengths of the warp's lists for the previous and for the current block. */
@@ -209,7 +209,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps with values of 0 and row INPUTS, a row without an input */
+    /* The list is padded to whole steps. Padding has the value 0 and row INPUTS, a spare row. */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)
@@ -264,7 +264,8 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
     PIPELINE_START
 
 /* Loops over the first layer's weights. A warp accesses the weights from eight neighbouring inputs
- * to four neighbouring units: runs of eight words in global and of four words in shared memory. */
+ * to four neighbouring units. These are runs of eight words in global memory, and runs of four
+ * words in shared memory. */
 #define FOR_EACH_WEIGHT(BODY)                                                        \
     for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
         int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \

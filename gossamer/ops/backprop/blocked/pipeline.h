@@ -1,6 +1,7 @@
-/* Exact blocking in one work-group per network: the code that pipeline.cl and pipeline_mma.cu
- * share. This code makes the records (see sequential_core.h), starts the kernels, and loops over
- * the blocks. The two kernels differ in how they hold the first layer's weights.
+/* The code that is shared by pipeline.cl and pipeline_mma.cu, the two kernels of exact blocking in
+ * one work-group per network: the beginning of the kernels, the loops over the blocks, and the
+ * functions that make the records (see sequential_core.h). The two kernels differ in how they hold
+ * the first layer's weights.
  *
  * While the first warp trains on the BLOCK samples of a block (sequential_core.h), the matmul warps
  * change the first layer's weights by the updates of the previous block, and multiply the weights
@@ -9,12 +10,12 @@
  * Let W be the first layer's weights after block u - 1. The hidden units' sums for sample s of
  * block u + 1 are
  *     W x_s + sum over samples r of (x_r . x_s) delta_r
- * where r runs over block u, and over the samples before s of block u + 1. delta_r[j] is the amount
- * by which the update after sample r changes a weight of hidden unit j whose input is 1. The matmul
- * warps compute W x_s during block u, `gram` contains the inner products, and the first warp adds
- * up the changes (`pending`). A bias is a weight whose input is 1 in each sample, so it adds 1 to
- * each inner product. Weight decay multiplies W by `keep` at each sample. It multiplies the inner
- * products by powers of `keep`, but not the added 1, because biases do not decay. */
+ * where r runs over block u, and over the samples before s of block u + 1. The update after sample
+ * r adds delta_r[j] * x_r[i] to the weight from input i to hidden unit j. The matmul warps compute
+ * W x_s during block u. `gram` contains the inner products. The first warp adds up the changes
+ * (`pending`). A bias is a weight whose input is 1 in each sample, so the bias adds 1 to each inner
+ * product. Weight decay multiplies W by `keep` at each sample. The inner products are therefore
+ * multiplied by powers of `keep`. The added 1 is not, because biases do not decay. */
 
 #pragma once
 
@@ -61,8 +62,8 @@ typedef struct {
 
 /* Fetches inner products and targets of the block that begins with sample `next`.
  *
- * data_row: the row number in the data of each sample of the block. If the last block is not full,
- * the row number of the last sample is repeated.
+ * data_row: for each sample of the block, its row number in the data. If the last block is not
+ * full, the row number of the last sample is repeated.
  * source: the network whose inner products are fetched: 0 if network 0 has the same samples in the
  * same order, else this network.
  * record_item: index of this work-item among those that make records. */
@@ -102,8 +103,8 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
 {
     UNROLL for (int k = 0; k < PRODUCTS_PER_ITEM; k++) {
         int n = record_item + k * RECORD_ITEMS, s = n / REACH, d = n % REACH;
-        /* the coefficient is 0 for samples after the following block: their RECORD_BASE already
-         * contains the change by this sample */
+        /* For samples after the next block, the coefficient is 0: their RECORD_BASE already
+         * contains the change by this sample. */
         if (n < BLOCK * REACH)
             records[s * RECORD + RECORD_COEFFICIENT + d] =
                 s + 1 + d < 2 * BLOCK ? FMA(power[d], fetched->product[k], 1.0f) : 0.0f;
@@ -121,8 +122,9 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
 
 /* PIPELINE_PARAMETERS are the parameters of the kernels. `before` and `after` are the networks'
  * weights and biases before and after training. `first` is the first sample of this launch, and
- * `count` the number of its samples. PIPELINE_START begins a kernel: it defines variables, sets
- * shared memory to 0, and writes the powers of `keep` and the first samples' row numbers to it. */
+ * `count` is the number of the launch's samples. PIPELINE_START begins a kernel: it defines
+ * variables and sets shared memory to 0. It then writes the powers of `keep` and the first samples'
+ * row numbers to shared memory. */
 #define PIPELINE_PARAMETERS                                                                  \
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,                    \
         const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,             \
@@ -161,8 +163,9 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
 /* Loops over the blocks. The matmul warps multiply weights one block ahead and change them one
- * block behind, so the loop starts one block before the first and ends one after the last. In CUDA
- * each role has its own loop, so that its warps need no registers for other roles. */
+ * block behind, so the loop starts one block before the first and ends one after the last. In CUDA,
+ * the first warp, the matmul warps and the other warps run separate loops, so that no warp needs
+ * registers for the work of others. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \

@@ -28,8 +28,8 @@ _MOST_FETCHED = 64
 _BLOCK, _GROUP, _TILE = 8, 8, 16
 """Numbers of samples, inputs and units that one tensor core instruction processes."""
 _MOST_GROUPS = 30
-"""Maximum number of groups of inputs per warp. Each group has one bit of a 32-bit word, and so has
-INEXACT (pipeline_mma.cu)."""
+"""Maximum number of groups of inputs per warp. A 32-bit word has one bit for each group, and one
+for INEXACT (pipeline_mma.cu)."""
 _OTHER_REGISTERS = 24
 """Registers of a work-item for values other than weights, inputs and changes."""
 
@@ -117,7 +117,7 @@ def unfit_sizes(problem: BackpropProblem) -> str | None:
 
 @dataclass(frozen=True)
 class _Form(abc.ABC):
-    """A config of exact blocking that trains a network in one work-group."""
+    """A config of exact blocking with one work-group per network."""
 
     name: ClassVar[str]
 
@@ -256,10 +256,10 @@ class PipelineMma(_Form):
 
 MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
                  PipelineMma(160, 0))
-"""The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
-which groups of inputs are assigned round-robin. A row of a picture has 3.5 groups if it has 28
-pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so each
-warp gets an equal share of any part of the picture."""
+"""The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps.
+Groups of inputs are assigned to these warps round-robin. A row of a picture has 3.5 groups if it
+has 28 pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so
+each warp gets an equal share of any part of the picture."""
 
 
 class _MmaLayout(_Layout):

@@ -3,23 +3,25 @@
  * multiply them on tensor cores.
  *
  * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
- * the register layout of the accumulator of mma.m16n8k8, with units as rows (TILES * 16 rows) and
- * inputs as columns. The changes by the 8 samples of a block are a matrix product, (units x
+ * the register layout of the accumulator of mma.m16n8k8: units are rows (TILES * 16 rows), and
+ * inputs are columns. The changes by the 8 samples of a block are a matrix product, (units x
  * samples) times (samples x inputs), whose accumulator has the same layout. The registers of the
  * weights are also the left operand (16 units x 8 inputs) of the products with samples: inputs 2 t
  * and 2 t + 1 are columns t and t + 4 of this operand, for t = 0 to 3. A group whose inputs are 0
  * in all samples of a block is skipped.
  *
  * TF32 has 11 significant bits. Each weight and each delta is therefore split into two numbers: its
- * upper 11 bits and the remainder. The inputs of a block are split as well if TF32 cannot represent
- * one of the warp's inputs. Changes are added to the weights by ordinary additions, because tensor
- * cores truncate their sums.
+ * upper 11 bits and the remainder. A warp also splits its inputs of a block if TF32 cannot
+ * represent at least one of them. Changes are added to the weights by ordinary additions, because
+ * tensor cores truncate their sums.
  *
- * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs. Row r has
- * sample SAMPLE_OF(r), so that the lanes read inputs and deltas from different banks.
+ * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs. Row r
+ * holds the inputs of sample SAMPLE_OF(r). In this order, the lanes of a warp access different
+ * banks, both when they read inputs and when they read deltas.
  *
- * Warp 4 makes the records, and with APART so do warps 8, 12, ... These warps are in the first
- * warp's sub-partition of the multiprocessor, and their little work hardly delays the first warp.
+ * Warp 4 makes the records. If APART is 1, warps 8, 12, ... make records too. All these warps are
+ * in the first warp's sub-partition of the multiprocessor. They have little work, so they hardly
+ * delay the first warp.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros; BLOCK is 8. */
@@ -80,7 +82,7 @@ INLINE void split(float value, uint &upper, uint &lower)
 }
 
 /* mma.sync.m16n8k8: adds the product of two matrices to a sum. Let i = lane / 4 and t = lane % 4. A
- * lane has rows i and i + 8 of the sum, and columns 2 t and 2 t + 1. */
+ * lane has the sum's elements in rows i and i + 8, and columns 2 t and 2 t + 1. */
 INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint second)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -89,7 +91,7 @@ INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* The inputs of a block.
+/* Where the inputs of a block are in shared memory, and which groups of inputs are not all 0.
  *
  * rows: the offset in shared memory of the first matmul warp's inputs.
  * active: for each group of this warp, a bit that is set if one of the group's inputs is nonzero.
@@ -100,16 +102,16 @@ struct Inputs {
 };
 #define ROWS_OF(inputs) ((inputs).rows + matmul_warp * ROWS_FLOATS)
 
-/* The registers of a work-item of a matmul warp: weights, the inputs of three blocks, and inputs
- * that are being fetched. */
+/* The registers of a work-item of a matmul warp: weights, descriptions of the inputs of three
+ * blocks (see Inputs), and inputs that are being fetched. */
 struct MatmulState {
     float weight[GROUPS][TILES][4];
     Inputs before, now, next;
     int4 fetched_inputs[PAIRS_AT_ONCE];
 };
 
-/* Fetches this work-item's inputs of a block: four inputs of one sample from each pair of groups,
- * for PAIRS_AT_ONCE pairs from pair `start` on. */
+/* Fetches this work-item's inputs of a block from PAIRS_AT_ONCE pairs of groups, beginning with
+ * pair `start`. From each pair, the work-item fetches four inputs of one sample. */
 INLINE void fetch_inputs(MatmulState &state, const Run *run, const int *data_row, int start,
                          int matmul_warp, int lane)
 {
@@ -137,8 +139,8 @@ INLINE void fetch_inputs(MatmulState &state, const Run *run, const int *data_row
     }
 }
 
-/* Stores the fetched inputs in shared memory, except groups that are all 0, and sets the bits of
- * the stored groups. */
+/* Stores the fetched inputs in shared memory, except groups that are all 0. Sets the bits of the
+ * stored groups in `inputs.active`. */
 INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, int start,
                          int matmul_warp, int lane)
 {
@@ -162,7 +164,7 @@ INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, 
             *(int4 *)(pool + offset + p * 128) = state.fetched_inputs[p - start];
 }
 
-/* Returns `bits`, which are the same in all lanes. A ballot tells the compiler that they are. */
+/* Returns `bits`, which must be equal in all lanes. The ballot shows the compiler that they are. */
 INLINE uint warp_uniform(uint bits, int lane)
 {
     uint ballot;
@@ -208,7 +210,7 @@ INLINE void change_weights(const float *pool, MatmulState &state, const float *r
 }
 
 /* Adds the products of this warp's weights and its inputs of the next block to `sum` (units x
- * samples). Column r of `sum` has sample SAMPLE_OF(r). */
+ * samples). Column r of `sum` belongs to sample SAMPLE_OF(r). */
 INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (&sum)[TILES][4],
                             int matmul_warp, int lane)
 {

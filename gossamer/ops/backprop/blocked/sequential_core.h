@@ -1,5 +1,5 @@
-/* The sequential core: what one warp computes sample by sample to train a network with one hidden
- * layer. The core is a part of exact blocking, which pipeline.h explains.
+/* The sequential core of exact blocking (see pipeline.h). In the core, one warp trains a network
+ * with one hidden layer, sample by sample.
  *
  * Each sample has a record in shared memory. The core reads from the record
  *   - the sums of the hidden units, computed with older weights (RECORD_BASE),
@@ -7,9 +7,10 @@
  *     (RECORD_COEFFICIENT),
  *   - the targets (RECORD_TARGET), and the decay from this sample to the end of the block
  *     (RECORD_FACTOR).
- * It writes to the record the terms of the loss (RECORD_TERM) and delta (RECORD_DELTA). delta[j] is
- * the change of a weight of hidden unit j whose input is 1. A coefficient times delta is the change
- * of a later sample's sums; `pending` adds up these changes. */
+ * The core writes the terms of the loss (RECORD_TERM) and delta (RECORD_DELTA) to the record.
+ * delta[j] times an input is the change of the weight from this input to hidden unit j. A
+ * coefficient times delta is the change of a later sample's sums. These changes are added up in
+ * `pending`. */
 
 #pragma once
 
@@ -19,8 +20,8 @@
 #define BLOCK 8 /* records of a block */
 #define REACH 16 /* number of later samples whose sums a delta changes, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
-#define PARTS 1 /* in OpenCL, work-items that share the weights of an output; in CUDA see SPLIT */
-#define SHARE 32 /* in OpenCL, weights of each of these work-items, a multiple of 4 */
+#define PARTS 1 /* OpenCL: number of work-items that share an output's weights; CUDA: see SPLIT */
+#define SHARE 32 /* OpenCL: weights of each of these work-items, a multiple of 4 */
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
 #define PART_SUM_AT 1772 /* offset of the outputs' partial sums, in floats */
@@ -42,7 +43,7 @@
 #endif
 
 /* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA, SPLIT can
- * be larger than PARTS, because the work-items exchange partial sums without shared memory.
+ * be larger than PARTS, because there the work-items exchange partial sums without shared memory.
  *
  * KEEP_IN_REGISTER makes the compiler keep a number in a register, and with it the addresses that
  * are computed from this number. Without the macro, the compiler reads the start address of shared
@@ -86,32 +87,34 @@
 /* The registers of a work-item, which has a part of the weights of one output, and UNITS_PER_ITEM
  * hidden units. */
 typedef struct {
-    /* the upper layer's weights, stored twice: PORTION weights of the output, to compute its sum;
-     * and the weights from each hidden unit to all outputs, to compute the unit's error */
+    /* The upper layer's weights, stored twice. to_output: PORTION weights of the output, to compute
+     * the output's sum. to_hidden: the weights from each hidden unit to all outputs, to compute the
+     * unit's error. */
     float to_output[PORTION], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
     /* pending[u][d]: the change of unit u's sum for the d-th sample after the last one */
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
     /* bias_base: the biases before the previous block. This block's RECORD_BASE was computed with
-     * the weights of the same time. bias_start: the biases before this block, which become
-     * bias_base in the next block. */
+     * the weights before the previous block, too. bias_start: the biases before this block. They
+     * become bias_base in the next block. */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
-    /* values of the last sample, whose changes to_hidden and pending do not contain yet: the
+    /* Values of the last sample, with which to_hidden and pending are still to be updated: the
      * changes of the outputs' biases, the deltas and outputs of the hidden units, the coefficients,
-     * and the factor of the weight decay */
+     * and the factor of the weight decay. */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
     int output, part; /* the indices of the output and of the part of the output's weights */
     int origin; /* 0; it is added to addresses, to keep them in registers (KEEP_IN_REGISTER) */
 } SequentialCore;
 
-/* True if weight j of the last part belongs to no hidden unit, padding included. */
+/* True if weight j of the last part is beyond the padded number of hidden units. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
 /* Trains on the samples of a block.
  *
- * The time is the sum of the samples' latencies. While the warp waits, it therefore does work that
- * the next result does not need: it changes `to_output` while the errors are exchanged, `to_hidden`
- * during the next activation, and `pending` while the outputs of the hidden units are exchanged.
+ * The time is the sum of the samples' latencies. While the warp waits for a result, it therefore
+ * does work that this result does not need. It changes `to_output` while the errors are exchanged,
+ * `to_hidden` during the next activation, and `pending` while the outputs of the hidden units are
+ * exchanged.
  * Reads from shared memory on the critical path come first.
  *
  * record: the record of the first sample.
@@ -125,10 +128,10 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PORTION : 0;
-    /* of the current sample: the sums of the hidden units, and the output's inputs and target */
+    /* values of the current sample: the hidden units' sums, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PORTION], target = 0.0f;
 
-/* RECORD_BASE of a hidden unit; work-items without a hidden unit read the last one. */
+/* RECORD_BASE of hidden unit item + 32 u. Work-items without such a unit read the last element. */
 #define BASE(record, u) (record)[RECORD_BASE + LESSER(item + 32 * (u), STRIDE - 1)]
 
     if (item < 32) {

@@ -43,7 +43,7 @@ _PIXELS_AT_ONCE = 1024
 computed alone."""
 _FEW_PIXELS = 16
 """Below this number of output pixels, NumPy's inner loop runs over the words of one pixel. From
-this number on, it runs over pixels or channels. The number is a rule of thumb."""
+this number on, the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -250,7 +250,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Count the products that are -1, for each output (M, pixels).
+    """Return the number of products that are -1, for each output (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
     of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays. In

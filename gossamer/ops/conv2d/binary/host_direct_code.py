@@ -117,7 +117,7 @@ def signs(shape: Shape, tile: Tile, chunk: int) -> str:
     outside: the words of a padding pixel.
     offsets: distances in bytes from a pixel's first word to the words of its window (int32).
     panels: the weights (blocks, steps, channels of a block).
-    borders: the row of `base` for each pixel.
+    borders: for each output pixel, the index of its row of `base`.
     base: rows with the initial accumulators of all channels.
     lower, upper: the thresholds of each channel.
     falls: nonzero for channels whose result decreases as the accumulator grows.
@@ -170,8 +170,8 @@ class _Signs:
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
         """Emit the loop over the tiles of a task.
 
-        channels: number of the block's channels that exist in the output. For a block beyond the
-        last channel it is 0; the task then only fills the rest of a packed word with zeros.
+        channels: number of the block's channels that exist in the output. If the number is 0, all
+        channels of the block are padding, and the task only writes zeros to packed words.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -184,7 +184,10 @@ class _Signs:
         return []
 
     def _copy(self, scratch: Any) -> None:
-        """Emit code that copies the image, packed if necessary, into a padded image."""
+        """Emit code that copies the image into a padded image.
+
+        If the image consists of floats, the code also packs the floats into words.
+        """
         code, shape = self.code, self.shape
         b = code.builder
         height, width = shape.padded
@@ -248,7 +251,10 @@ class _Signs:
             pack(INT64(width // lanes * lanes), width % lanes)
 
     def _pack_rows(self, scratch: Any) -> None:
-        """Emit code that packs pixels whose channels are contiguous floats into words."""
+        """Emit code that packs the floats of pixels into words.
+
+        The channels of a pixel are contiguous in the input.
+        """
         code, shape = self.code, self.shape
         b = code.builder
         whole = shape.depth // 8
@@ -337,9 +343,10 @@ class _Signs:
             channel, INT64(4))), 4 * part * self.tile.lanes)
 
     def _different(self, panel: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Count the products that are -1, for each pixel and each vector of channels.
+        """Emit code that counts the products that are -1.
 
-        If inputs may be 0, also return the number of nonzero inputs in the window of each pixel.
+        Returns the counts for each pixel and each vector of channels. If inputs may be 0, also
+        returns the number of nonzero inputs in the window of each pixel.
         """
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
@@ -395,7 +402,7 @@ class _Signs:
             self.code.module, ir.FunctionType(kind, [kind]), name)
 
     def _of_bytes(self, counts: Any) -> Any:
-        """Add up the counts in the bytes of each word."""
+        """Emit code that adds up the counts in the bytes of each word."""
         b, lanes = self.code.builder, self.tile.lanes
         words = b.bitcast(counts, self.words)
 

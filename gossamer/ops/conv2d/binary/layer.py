@@ -26,8 +26,8 @@ LARGEST_ACCUMULATOR = 2**24
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""Functions that map integers to integers, each with a Python function that computes a bound on the
-magnitude of the result from bounds on the magnitudes of the arguments."""
+"""Functions that map integers to integers. For each of them, a Python function computes a bound on
+the magnitude of the result from bounds on the magnitudes of the arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
 
@@ -120,8 +120,8 @@ class BinaryLayer:
     def takes_zeros_back(self) -> bool:
         """Whether the padding is 0 but inputs have one bit, which cannot represent 0.
 
-        If so, the padding is computed as -1, and the terms that it adds to the sums are subtracted
-        afterwards.
+        If so, the padding is computed as -1, and the terms that the padding adds to the sums are
+        subtracted afterwards.
         """
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 

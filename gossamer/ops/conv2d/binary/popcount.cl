@@ -1,15 +1,16 @@
 /* Convolution of signs by XOR and popcount of words.
  *
- * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
- * columns of outputs. Shared memory holds the work-group's input words, CHUNK words of each pixel
- * at a time. A work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp
- * compute 32 consecutive channels. They read the same input words, and their votes form 32 output
- * bits. */
+ * A work-group computes TILE_M output channels of a tile of PATCHES_Y * WORK_H rows by
+ * PATCHES_X * WORK_W columns of output pixels. Shared memory holds the work-group's input
+ * words, CHUNK words of each pixel at a time. A work-item computes one channel of WORK_H * WORK_W
+ * output pixels. The work-items of a warp compute 32 consecutive channels. They read the same input
+ * words, and their votes form 32 output bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
-/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1: a bit is 1 if the input is 1.
+ * Two planes hold inputs of -1, 0 and 1: a bit of plane 0 is 1 if the input is not 0, and a bit of
+ * plane 1 is 1 if the input is 1 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */

@@ -4,8 +4,8 @@ The kernel follows the published method of binary convolutions on GPUs (docs/bin
 are packed into words of b = 32 or 64 bits, in the layout N(C/b)HWb. A tile has several output
 channels, rows and columns; a work-item computes up to 4 x 4 outputs of one channel. Inputs are
 staged in shared memory, and a vote of 32 work-items packs 32 results. In the published method, the
-vote is on the signs of results. In this implementation, it is on comparisons of sums with integer
-thresholds of their channels.
+work-items vote on the signs of results. In this implementation, they vote on comparisons of sums
+with the integer thresholds of the channel.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Return one launch, or none if the output is empty.
 
-    If the variant's tensors are matrices, the layer is computed as a convolution of one image. Its
-    pixels are the rows of the input matrix.
+    If the variant's tensors are matrices, the layer is computed as a convolution of one image. The
+    image's pixels are the rows of the input matrix.
 
     weights: the layer's constants, under their names in the layer's convolution.
     variant: a variant with a tile as its config.

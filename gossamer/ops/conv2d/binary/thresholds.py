@@ -3,10 +3,10 @@
 The results are exact, and each bit needs one comparison.
 
 An accumulator is an integer between known bounds. Assume that the epilogue maps accumulators to -1,
-0 or 1, and that this function is monotonic. Then two integers per channel determine where the
-result changes. To find them, the epilogue is computed in float64, like the reference, for every
-accumulator. Scale, bias and batch norm are part of the epilogue. With a negative scale, the result
-falls as the accumulator rises; with a scale of 0, the result is constant.
+0 or 1, and that this mapping is monotonic. Then two integers per channel determine where the
+result changes. To find these integers, the epilogue is computed in float64 for every accumulator,
+as in the reference. Scale, bias and batch norm are part of the epilogue. With a negative scale, the
+result falls as the accumulator rises; with a scale of 0, the result is constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST_BOUND = 2**16
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Integers of each output channel that determine its results.
+    """Integers of each output channel that determine the results of the channel.
 
     result = direction * ((accumulator >= lower) + (accumulator >= upper) - 1)
 

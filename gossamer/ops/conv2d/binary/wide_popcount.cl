@@ -1,6 +1,6 @@
 /* Convolution of signs on CPUs: a work-group is one work-item. For PIXELS output pixels and
- * LANES = 8 * VECTORS output channels the work-item counts the pairs of an input and a weight whose
- * signs differ. A vector holds one 64-bit word of weights for each of eight output channels. The
+ * LANES = 8 * VECTORS output channels, the work-item counts the pairs of an input and a weight that
+ * differ in sign. A vector holds one 64-bit word of weights for each of eight output channels. The
  * words of the input are broadcast to vectors one by one. Nothing is staged in shared memory.
  *
  * panels: the signs of the weights. The output channels of a group are divided into blocks of
@@ -13,8 +13,9 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
 #define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
-/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1: a bit is 1 if the input is 1.
+ * Two planes hold inputs of -1, 0 and 1: a bit of plane 0 is 1 if the input is not 0, and a bit of
+ * plane 1 is 1 if the input is 1 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 if no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */

@@ -1,9 +1,8 @@
 /* Depthwise convolution: each output channel reads one input channel.
  *
- * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels. The work-item holds
- * each input row of its window in registers, so an input is loaded once for all the taps and
- * outputs of the work-item that need it. Layouts are given as strides; the epilogue's tensor
- * operands have the layout of y. */
+ * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels. The work-item loads
+ * each input row of its window into registers once, and uses the row for all taps and outputs that
+ * need it. Layouts are given as strides. The epilogue's tensor operands have the layout of y. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 2 /* rows of outputs of a work-item */

@@ -29,9 +29,9 @@ _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
 """Rows and columns of outputs that a work-item computes, in the order in which they are tried for
-large problems. `_SHAPES` is for float32. `_HALF_SHAPES` is for float16; its keys are strides, and 2
-includes larger strides. The fastest shapes on an H200 come first. On any device, every shape may
-be measured."""
+large problems. `_SHAPES` is for float32. `_HALF_SHAPES` is for float16: key 1 is for a stride of 1,
+and key 2 for larger strides. The fastest shapes on an H200 come first. On any device, every shape
+may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
 """Maximum number of taps for which registers have room for the weights of eight channels."""
@@ -152,8 +152,8 @@ _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
-"""Number of work-items that must fit a multiprocessor at once. It bounds the registers of each
-work-item."""
+"""Number of work-items that must fit a multiprocessor at once. The number limits the registers of
+each work-item."""
 _TILINGS = 4
 """Maximum number of candidate tilings in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)

@@ -1,10 +1,11 @@
 /* Depthwise convolution of NHWC tensors by tiles in shared memory.
  *
  * A work-group computes STRIPS_Y * ROWS by STRIPS_X * COLUMNS outputs of 2 * PAIRS channels. The
- * work-group copies the weights of these channels while the previous kernel may still run, and then
- * the inputs that its tile reads. A work-item computes ROWS by COLUMNS neighbouring outputs of a
- * pair of channels and converts each input of its window once. Neighbouring work-items read
- * neighbouring channels. Sums are float32. The epilogue's tensor operands have the layout of y. */
+ * work-group first copies the weights of these channels; at that time, the previous kernel may
+ * still run. Then the work-group copies the inputs of its tile. A work-item computes ROWS by
+ * COLUMNS neighbouring outputs of a pair of channels, and converts each input of its window to
+ * float32 once. Neighbouring work-items read neighbouring channels. Sums are float32. The
+ * epilogue's tensor operands have the layout of y. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 2 /* rows of outputs of a work-item */
@@ -22,7 +23,7 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define THREADS 64 /* work-items of a work-group */
-#define GROUPS 8 /* work-groups that a multiprocessor should hold, which bounds registers */
+#define GROUPS 8 /* work-groups that a multiprocessor should hold; this bounds registers */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
 #endif
 
@@ -39,7 +40,7 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 #define TAPS (KERNEL_H * KERNEL_W)
 #define CHUNK (2 * PAIRS) /* channels of a tile */
-/* copies of a pixel, and channels of a copy */
+/* COPIES: copies for the channels of one pixel. COPY_CHANNELS: channels of a copy. */
 #define COPIES (CHUNK * (int)sizeof(REAL) / COPY_BYTES)
 #define COPY_CHANNELS (COPY_BYTES / (int)sizeof(REAL))
 

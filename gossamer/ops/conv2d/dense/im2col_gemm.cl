@@ -6,16 +6,16 @@
  *
  * A work-group computes TILE_P output pixels by TILE_M output channels, and a work-item computes
  * WORK_P by WORK_M of these outputs. Both operands are read from tiles in shared memory. A tile has
- * TILE_K values of k and is filled one step ahead. With SLICE_K > 1 the work-items form SLICE_K
- * sets (k-slices). Each set sums a part of a tile's K range, and the sums of all sets are added at
- * the end; the k-slices give small layers more work-items. With SPLIT_K > 1, SPLIT_K work-groups
- * share the K range of a tile. Each work-group then writes its sums as floats (split, pixel,
- * channel) without an epilogue, and split_sum.cl adds them up. BLOCKS_PER_UNIT work-groups must fit
- * a multiprocessor at once, which bounds the registers.
+ * TILE_K values of k and is filled one step ahead. With SLICE_K > 1, the work-items form SLICE_K
+ * sets (k-slices). Each set sums over a part of a tile's K range, and the sums of all sets are
+ * added at the end. The k-slices give small layers more work-items. With SPLIT_K > 1, SPLIT_K
+ * work-groups share the K range of a tile. Each work-group then writes its sums as floats (split,
+ * pixel, channel) without an epilogue, and split_sum.cl adds up these sums. BLOCKS_PER_UNIT
+ * work-groups must fit a multiprocessor at once. This bounds the registers of a work-item.
  *
- * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
- * y_channels channels in memory: if y is a part of a larger tensor, y_channels counts the channels
- * of the larger tensor. */
+ * x and y begin at the elements x_first and y_first of their buffers. In NHWC, a pixel of y has
+ * y_channels channels in memory. If y is a part of a larger tensor, y_channels is the number of
+ * channels of the larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_P 64 /* output pixels of a tile */
@@ -25,10 +25,10 @@
 #define WORK_M 4 /* output channels of a work-item */
 #define SLICE_K 1 /* k-slices of a work-group, whose sums are added at the end */
 #define SPLIT_K 1 /* work-groups that share the K range of a tile */
-/* work-groups that must fit a multiprocessor at once, which bounds the registers */
+/* work-groups that must fit a multiprocessor at once; this bounds the registers */
 #define BLOCKS_PER_UNIT 1
-/* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x from the
- * window's corner, and the row and column of k in the window */
+/* 1: k is channel k of the pixel itself. 0: for index k, k_table[k / VECTOR] holds the offset in x
+ * from the window's corner, and the row and the column in the window */
 #define POINTWISE 0
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles in shared memory are
  * always 32-bit floats */
@@ -39,7 +39,7 @@
 #define PIXELS_FIRST 1
 /* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 0
-/* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
+/* 4 if the output channels of a group are adjacent and their number is a multiple of 4, else 1 */
 #define OUT_VECTOR 1
 #endif
 
@@ -51,8 +51,9 @@
 #define THREADS_M (TILE_M / WORK_M)
 #define SET (THREADS_P * THREADS_M) /* work-items of a k-slice */
 #define WORK_GROUP_SIZE (SET * SLICE_K)
-/* A is a tile of inputs, B a tile of weights. A unit of A is VECTOR values of a pixel; a unit of B
- * is four output channels of one k. A work-item loads A_LOADS and B_LOADS units of the tiles. */
+/* Tile `A` holds inputs, and tile `B` holds weights. A unit of `A` is VECTOR values of a pixel. A
+ * unit of `B` is four output channels of one k. A work-item loads A_LOADS units of tile `A` and
+ * B_LOADS units of tile `B`. */
 #define A_STRIDE (TILE_P + 4)
 #define A_UNITS (TILE_P * TILE_K / VECTOR)
 #define A_LOADS CEIL_DIV(A_UNITS, WORK_GROUP_SIZE)
@@ -149,8 +150,8 @@
     (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
-/* Stores the work-item's units from registers to shared memory, where tile A begins at `tile` and
- * is followed by tile B. */
+/* Stores the work-item's units from registers to shared memory. Tile `A` begins at `tile`, and tile
+ * `B` follows tile `A`. */
 #define STORE_TILE(tile)                                                         \
     {                                                                            \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \

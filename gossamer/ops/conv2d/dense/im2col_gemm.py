@@ -1,8 +1,8 @@
 """im2col_gemm: a tiled matrix product with implicit im2col, for OpenCL and CUDA.
 
 The kernels follow the usual tiled im2col GEMM in OpenCL: tiles of 64 x 64 in shared memory, and
-8 x 4 results per work-item. Unlike the usual GEMM, they never store the im2col matrix, and they
-fuse the epilogue.
+8 x 4 results per work-item. Unlike the usual GEMM, the kernels never store the im2col matrix, and
+they fuse the epilogue.
 
 K is the axis over which the matrix product sums. An index k stands for an input channel c of the
 group and a tap (r, s).
@@ -49,10 +49,11 @@ class Tile:
     tile_k: number of values of k for which operands are in shared memory at a time.
     work_p: number of output pixels of a work-item.
     work_m: number of output channels of a work-item.
-    slice_k: number of sets of work-items (k-slices); each set sums a part of the tile's K range.
+    slice_k: number of sets of work-items (k-slices); each set sums over a part of the tile's K
+    range.
     blocks_per_unit: number of work-groups that must fit a multiprocessor at once.
-    split_k: number of work-groups that share the K range of a tile; another kernel adds up their
-    sums.
+    split_k: number of work-groups that share the K range of a tile; another kernel adds up the sums
+    of these work-groups.
     """
 
     tile_p: int
@@ -315,9 +316,9 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     longer of two times: its latency, or the arithmetic and the staging of all work-groups of a
     multiprocessor.
 
-    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200. With them, the
-    tile with the lowest estimate is 4% (batch 1) and 12% (batch 64) slower than the best tile of a
-    layer.
+    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200. With these
+    constants, the tile with the lowest estimate is 4% (batch 1) and 12% (batch 64) slower than the
+    best tile of a layer.
     """
     # All constants are in cycles, except `read`: the time to read an operand from shared memory,
     # divided by the time of a multiply-add. `fill` is the time to fill the multiply-add pipeline.

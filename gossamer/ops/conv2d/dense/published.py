@@ -97,16 +97,16 @@ _MOST_GROUPS = 65535
 
 @dataclass(frozen=True)
 class Product:
-    """Products C = A * B of row-major matrices.
+    """Products `C = A * B` of row-major matrices.
 
-    rows: number of rows of A and C.
-    columns: number of columns of B and C.
-    depth: number of columns of A and of rows of B.
-    b_stride: number of elements from the start of a row of B to the start of the next.
-    c_stride: number of elements from the start of a row of C to the start of the next.
+    rows: number of rows of `A` and `C`.
+    columns: number of columns of `B` and `C`.
+    depth: number of columns of `A`, and number of rows of `B`.
+    b_stride: number of elements from the start of a row of `B` to the start of the next row.
+    c_stride: number of elements from the start of a row of `C` to the start of the next row.
     members: number of products; their matrices follow one another in memory.
-    a_members: number of matrices A; product i reads matrix i % a_members.
-    first: offset of the first result in C, in elements.
+    a_members: number of matrices `A`; product i reads matrix `A` number i % a_members.
+    first: offset of the first result in `C`, in elements.
     """
 
     rows: int
@@ -122,7 +122,7 @@ class Product:
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
     """Return why the kernel cannot compute products; None if it can.
 
-    rows: number of rows of each matrix A.
+    rows: number of rows of each matrix `A`.
     members: number of products.
     """
     if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):

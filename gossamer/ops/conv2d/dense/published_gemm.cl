@@ -1,17 +1,17 @@
-/* The published matrix product: C = A * B of row-major matrices, for each member of a batch.
+/* The published matrix product: `C = A * B` for each member of a batch. The matrices are row-major.
  *
- * A work-group computes 64 rows by 64 columns. The work-group copies a tile of A (64 rows by
- * TILE_K) and a tile of B (TILE_K by 64 columns) to shared memory. Each of the 16 by 8
+ * A work-group computes 64 rows by 64 columns of `C`. The work-group copies a tile of `A` (64 rows
+ * by TILE_K) and a tile of `B` (TILE_K by 64 columns) to shared memory. Each of the 16 by 8
  * work-items then adds 8 rows by 4 columns of the tiles' product to sums in registers. The tiles
  * advance along the depth.
  *
- * The rows of a work-item are 8 apart, and the rows of A's tile are padded, so that neighbouring
- * work-items read from different banks. */
+ * The rows of a work-item are 8 apart, and the rows of the tile of `A` are padded. Neighbouring
+ * work-items therefore read from different banks. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_K 16 /* depth of the tiles, a multiple of 4 */
-#define A_VECTOR 1 /* numbers of a row of A that are read at once, 4 or 1 */
-#define B_VECTOR 1 /* numbers of a row of B and C that are read or written at once, 4 or 1 */
+#define A_VECTOR 1 /* numbers of a row of `A` that are read at once, 4 or 1 */
+#define B_VECTOR 1 /* numbers of a row of `B` or `C` that are read or written at once, 4 or 1 */
 #endif
 
 #include "dialect/common.h"
@@ -22,7 +22,7 @@
 #define THREADS (THREADS_X * THREADS_Y)
 #define A_STRIDE (TILE_K + 4)
 
-/* A_UNIT, B_UNIT: the type of the numbers of A or B that are loaded at once. */
+/* A_UNIT: the type of A_VECTOR numbers of `A`. B_UNIT: the type of B_VECTOR numbers of `B`. */
 #if A_VECTOR == 4
 #define LOAD_A(row, k) LOAD4(a + (row) * depth + (k))
 #define A_UNIT float4
@@ -53,9 +53,9 @@
     sum[row].z = FMA(factor, (b_row).z, sum[row].z);     \
     sum[row].w = FMA(factor, (b_row).w, sum[row].w);
 
-/* a_members: number of matrices A; member i of the batch reads matrix i % a_members. Each member
- * has its own matrices B and C.
- * first: offset of the first result in C, in elements. */
+/* a_members: number of matrices `A`. Member i of the batch reads matrix `A` number i % a_members.
+ * Each member has its own matrices `B` and `C`.
+ * first: offset of the first result in `C`, in elements. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
     int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)

@@ -1,7 +1,7 @@
 /* Adds up the sums of work-groups that share the K range of a product, and applies the epilogue.
  * `sums` has the shape (split, pixel, channel). y and the epilogue's tensor operands are NHWC or
- * NCHW. In NHWC y begins at y_first, and a pixel has y_channels channels in memory: if y is a part
- * of a larger tensor, y_channels counts the channels of the larger tensor. */
+ * NCHW. In NHWC, y begins at y_first, and a pixel has y_channels channels in memory. If y is a part
+ * of a larger tensor, y_channels is the number of channels of the larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SPLIT_K 2 /* number of splits */

@@ -1,6 +1,6 @@
-/* Convolution as a matrix product on CPUs: a work-group is one work-item, which holds the sums of
- * PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is staged:
- * weights are read in order, and each number of the input is broadcast to a vector.
+/* Convolution as a matrix product on CPUs. A work-group is one work-item. The work-item holds the
+ * sums of PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is
+ * staged: weights are read in order, and each number of the input is broadcast to a vector.
  *
  * panels: the weights. The output channels of a group are divided into blocks of 16 * VECTORS. Each
  * block has a panel: for each tap and each input channel, one weight for each output channel of the
@@ -8,9 +8,9 @@
  * zeros: a zero for each input channel of a group, read in place of pixels outside of the image.
  * plane: number of output pixels of an image.
  *
- * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
- * y_channels channels in memory: if y is a part of a larger tensor, y_channels counts the channels
- * of the larger tensor. */
+ * x and y begin at the elements x_first and y_first of their buffers. In NHWC, a pixel of y has
+ * y_channels channels in memory. If y is a part of a larger tensor, y_channels is the number of
+ * channels of the larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 6 /* output pixels of a work-item */
@@ -19,7 +19,7 @@
 #define IN_NHWC 1 /* 1 if x is NHWC, 0 if it is NCHW */
 /* 1 if y and the epilogue's tensor operands are NHWC, 0 if they are NCHW */
 #define OUT_NHWC 1
-/* 4 if the output channels of a group are a multiple of 4 and adjacent, else 1 */
+/* 4 if the output channels of a group are adjacent and their number is a multiple of 4, else 1 */
 #define OUT_VECTOR 1
 #endif
 

@@ -120,9 +120,9 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     """Yield a variant and, where possible, the same variant with float16 tensors.
 
-    float16 is possible if the variant reads or writes floats, all of them in NHWC, if a group has a
-    multiple of _HALVES output channels, and if float16 does not round values that are known to be
-    integers.
+    float16 is possible if the variant reads or writes floats, if all of these floats are in NHWC,
+    if a group has a multiple of _HALVES output channels, and if float16 does not round values that
+    are known to be integers.
     """
     yield variant
     problem = layer.convolution

@@ -11,20 +11,21 @@
  * 1. Bits of x outside of the image are 0, so the first two terms need no correction there. With
  * inputs of two bits a word is multiplied twice: first the inputs that are 1 by the weights that
  * are 1, then the inputs that are -1 by the weights that are -1. The ones of both products count
- * the pairs of equal signs; in all other pairs whose input is not 0 the signs differ. The sum is
+ * the pairs of equal signs; in all other pairs whose input is not 0, the signs differ. The sum is
  *
  *     2 ones - (the number of inputs that are not 0).
  *
  * In both cases the kernels first compute 2 ones - counted. `ones` is the number of ones of all
  * products. `counted` is ones(x) with inputs of one bit, and the number of inputs that are not 0
- * with inputs of two bits. It is the same for all channels. */
+ * with inputs of two bits. `counted` is the same for all channels. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
-/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
- * 0 and 1; a bit of plane 0 is 1 if the input is not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1: a bit is 1 if the input is 1.
+ * Two planes hold inputs of -1, 0 and 1: a bit of plane 0 is 1 if the input is not 0, and a bit of
+ * plane 1 is 1 if the input is 1 */
 #define PLANES 1
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif

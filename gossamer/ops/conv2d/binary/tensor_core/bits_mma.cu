@@ -2,11 +2,12 @@
  * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, numbered through all images, and
- * WARPS_C * TILES_C * 8 channels. These outputs are divided among the WARPS_P * WARPS_C
- * warps of a set. The steps of the inner products are divided among WARPS_K sets, and the sums of
- * all sets are added at the end. A phase is the span between two barriers, in which each set
- * multiplies AT_ONCE steps. Channels are ordered so that a lane has 2 * TILES_C consecutive
- * channels of a pixel, and can pack their bits without data of other lanes. */
+ * WARPS_C * TILES_C * 8 channels. The warps form WARPS_K sets of WARPS_P * WARPS_C warps. The
+ * outputs are divided among the warps of a set. The steps of the inner products are divided among
+ * the sets, and the sums of all sets are added at the end. A phase is the span between two
+ * barriers. In a phase, each set multiplies AT_ONCE steps. Channels are ordered so that a lane has
+ * 2 * TILES_C consecutive channels of a pixel, and can pack their bits without data of other
+ * lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */
@@ -29,14 +30,15 @@
 #define TILE_C (WARPS_C * TILES_C * 8)
 #define WARPS_OF_PART (WARPS_P * WARPS_C) /* warps of a set */
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
-/* Bytes of a line, which has one word of every pixel of a tile, and number of lines of a stage. */
+/* A line has one word of each pixel of a tile. LINE: bytes of a line. LINES: lines of a stage. */
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
-/* Lines that a work-group copies at once, and how often it does so for a stage. */
+/* LINES_AT_ONCE: lines that a work-group copies at once. LINE_TURNS: number of such copies for a
+ * stage. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
-/* Taps that a work-item loads at once, and whether it loads them one phase before it copies their
- * words. */
+/* TAPS: taps that a work-item loads at once. TAPS_AHEAD: 1 if a work-item loads taps one phase
+ * before it copies the words of these taps. */
 #define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
 #define TAPS_AHEAD (LINE_TURNS <= 4)
 /* Numbers of 16-byte pieces of weights: STEP_PIECES for one step and the channels of a warp,
@@ -176,7 +178,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     int stage = 0;
     for (int phase = 0; phase < phases; phase++) {
         cp_async_wait_group<STAGES - 2>();
-        /* this phase's words have arrived, and no warp still reads the stage that is replaced */
+        /* this phase's words have arrived, and no warp still reads the stage that is filled next */
         BARRIER();
         int next_stage = stage == 0 ? STAGES - 1 : stage - 1;
         copy_weights(phase + STAGES - 1, next_stage);

@@ -1,5 +1,4 @@
-/* Convolution of signs on bit tensor cores: warpgroups multiply by wgmma, with the weights in
- * shared memory.
+/* Convolution of signs on bit tensor cores. Warpgroups multiply by wgmma.
  *
  * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
  * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, one tile after the other.
@@ -47,7 +46,8 @@
 #else
 #define STAGE_BYTES (LINES * LINE)
 #endif
-/* Lines that are copied at once for a warpgroup, and the taps that a work-item loads at once. */
+/* LINES_AT_ONCE: lines that are copied at once for a warpgroup. TAPS: taps that a work-item loads
+ * at once. */
 #define LINES_AT_ONCE (COPIERS ? 1 : 2)
 #define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
 /* 1: producer warps, which only copy and need few registers, give registers to the warps that
@@ -244,7 +244,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                     consumer_wait(reading);
             } else {
                 cp_async_wait_group<STAGES - 2>();
-                /* this phase's words have arrived, and no warp still reads the replaced stage */
+                /* this phase's words have arrived, and no warp reads the stage to be filled next */
                 warpgroup_barrier(warpgroup);
             }
 #if HALO

@@ -8,7 +8,7 @@
  * Accesses to device memory are in pieces of 16 bytes, and neighbouring lanes access neighbouring
  * pieces of a pixel. Tensors of floats are NHWC.
  *
- * A row of this shared memory is one pixel. It has a part for each of the pixel's four lanes, and
+ * A row of this shared memory is one pixel. The row has a part for each of the pixel's four lanes.
  * 16 bytes of padding follow each part, so that eight lanes access all 32 banks.
  *
  * Macros: EXCHANGES is 1 if floats are exchanged. EXCHANGED_OPERAND is the name of the epilogue's
@@ -43,8 +43,8 @@ struct Exchange {
     int first_pixel, pixels, first_channel, end, out_channels, lane;
 };
 
-/* Calls `copy` for each piece of a lane, with the index of the piece's first float in the tensor
- * and the address of the piece in shared memory. */
+/* Calls `copy` for each piece that a lane copies. The arguments are the index of the piece's first
+ * float in the tensor, and the address of the piece in shared memory. */
 template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Copy copy)
 {
     constexpr int LANE_PIECES = ROW_PIECES / 4;

@@ -1,12 +1,12 @@
 /* Halos for bits_wgmma.cu. A halo is the input pixels under the windows of a tile of output pixels.
- * It is copied once for all taps.
+ * A halo is copied once for all taps.
  *
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. For each word of a
- * pixel the halo has an array with this word of all its pixels. HALO_LINE is the size of such an
- * array in bytes, with padding after it, so that the next array begins 8 banks further on. At the
- * position of a tap outside of the image, the halo has a pixel of another row or image. The operand
- * of this tap is therefore loaded from zeros in shared memory instead of the halo. */
+ * pixel, the halo has an array of this word of all pixels. HALO_LINE is the size of such an array
+ * in bytes, including padding. Because of the padding, the next array begins 8 banks further on. At
+ * the position of a tap outside of the image, the halo has a pixel of another row or image. The
+ * operand of this tap is therefore loaded from zeros in shared memory instead of the halo. */
 
 #pragma once
 
@@ -26,7 +26,7 @@
 #if HALO
 #define HALO_LINE (CEIL_DIV(HALO_PIXELS * PLACE_BYTES, 128) * 128 + 32)
 
-/* Returns a bit for each tap of a window, which is 1 if the tap is inside of the image. */
+/* Returns a bit for each tap of a window: 1 if the tap is inside of the image, else 0. */
 INLINE uint taps_inside(const Source &source, const Window &window)
 {
     uint columns = 0, inside = 0;
@@ -78,8 +78,8 @@ struct OwnWindow {
     uint inside;
 };
 
-/* Loads the bits of one step (256 bits of a pixel's inner product) that this lane multiplies, or
- * zeros if their tap is outside of the image.
+/* Loads this lane's bits of one step (256 bits of a pixel's inner product). The result is zeros if
+ * the tap of these bits is outside of the image.
  *
  * place.x: bytes from the window's first word to the lane's word.
  * place.y: number of the word's tap. */

@@ -33,8 +33,9 @@
 #define STORED float
 #endif
 
-/* The outputs, and the constants with which they are computed from sums. classes: the class of each
- * row of the output, then of each column. */
+/* The outputs, and the constants that convert sums to outputs.
+ *
+ * classes: the class of each row of the output, then of each column. */
 struct Target {
     STORED *y;
     uchar *packed;
@@ -175,9 +176,9 @@ INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][CO
 #endif
 
 #if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`. In words[0], the bits of
- * results that are 1 are set. With two planes, the bits of results that are not 0 are set in
- * words[1], which is the first plane in memory. */
+/* Writes the words of COUNT channels of a pixel. The first of these channels is `channel`. In
+ * words[0], a bit is set if its result is 1. With two planes, a bit of words[1] is set if its
+ * result is not 0; words[1] is the first plane in memory. */
 template <int COUNT>
 INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
                         int channel, int end)

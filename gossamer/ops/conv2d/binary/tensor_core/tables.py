@@ -24,8 +24,8 @@ STEP_BITS = 256
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
 MOST_HALO_TAPS = 31
-"""Maximum number of taps of a window that is read from a halo. A 32-bit word has a bit for each tap
-that is inside of the image, and one bit that stays 0."""
+"""Maximum number of taps of a window that is read from a halo. A 32-bit word has one bit for
+each tap, 1 if the tap is inside of the image, and one more bit that stays 0."""
 _NEVER = 2**28
 """A bound that no count of set bits reaches."""
 
@@ -34,10 +34,10 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: number of channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Four
-    lanes share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter
-    and 2 * quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel
-    quarter * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column
+    unit: number of channels of a unit. One warp (mma) or one warpgroup (wgmma) computes a unit.
+    Four lanes share a pixel. Of each 8 columns of a product, lane `quarter` holds columns
+    2 * quarter and 2 * quarter + 1. Channels are permuted so that each lane holds consecutive
+    channels: channel quarter * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column
     8 * i + 2 * quarter + e.
     units: number of units of each group of the convolution.
     together: number of units that a work-group computes; their weights are adjacent in each step.
@@ -105,7 +105,7 @@ class Tables:
                                        tuple[np.ndarray, np.ndarray]]) -> Buffer:
         """Return a table with two numbers for each word of a window.
 
-        filler: the second number of padding words of the last step.
+        filler: the second number of each word that only pads the last step.
         of_words: function that computes both numbers from a word's tap row, its tap column, and its
         index within the pixel.
         """
@@ -243,9 +243,9 @@ def pixel_classes(layer: BinaryLayer) -> int:
 def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
     """Return the maximum number of input pixels that the windows of a tile span.
 
-    Pixels are counted in memory order, across rows and images, from the first to the last that the
-    windows read. The result is 0 if the window of any output pixel begins before the window of an
-    earlier output pixel.
+    Pixels are counted in memory order, across rows and images, from the first pixel to the last
+    pixel that the windows read. The result is 0 if the window of any output pixel begins before the
+    window of an earlier output pixel.
 
     tile: output pixels of a tile.
     """

@@ -32,8 +32,8 @@ _PHASE, _STEP, _END = 500, 700 / 128**2, 1500
 """With mma: cycles for which a phase waits, cycles of a step for each pair of a pixel and a
 channel, and cycles at the end of a work-group."""
 _COPY, _HALO_COPY, _MULTIPLY = 75, 35, 0.38
-"""With wgmma, cycles of a step: to copy its inputs, to copy them if the inputs of a tile are copied
-once for all taps, and to multiply, for each channel."""
+"""With wgmma, cycles of a step: to copy its inputs without a halo, to copy its inputs with a halo
+(see WgmmaTile), and to multiply one channel."""
 
 
 class Tile(abc.ABC):
@@ -133,7 +133,7 @@ class Tile(abc.ABC):
         return -(-of_group // self.channels)
 
     def constant_classes(self, layer: BinaryLayer) -> int:
-        """Return pixel_classes() if their constants fit shared memory; else 0."""
+        """Return pixel_classes() if the constants of all classes fit shared memory, else 0."""
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
@@ -416,9 +416,9 @@ MMA_TILES = (
     MmaTile(1, 1, 8, 1, 4, 3, 2),
     MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
-"""Large tiles for large layers, and small tiles for layers whose work-groups all run at once. In
-most small tiles, the steps of an inner product are divided among warps. WGMMA_TILES and MMA_TILES
-were chosen by times on an H200; on every device each tile that fits may be measured."""
+"""Large tiles suit large layers. Small tiles suit layers whose work-groups all run at once. In most
+small tiles, the steps of an inner product are divided among warps. WGMMA_TILES and MMA_TILES were
+chosen by times on an H200. On every device, each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:

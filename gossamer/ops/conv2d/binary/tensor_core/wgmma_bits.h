@@ -13,16 +13,16 @@
 #include "mma/warpgroup_operands.h"
 #include "bits.h"
 
-/* Bytes of the weights of a step, and number of sums that a lane holds. Each plane of the weights
- * has the lower and then the upper half of the step's bits. */
+/* STEP_BYTES: bytes of the weights of a step. Each plane of the weights has the lower half and then
+ * the upper half of the step's bits. SUMS: number of sums that a lane holds. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
 #define SUMS (TILE_C / 2)
 
 /* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256 bits.
- * The numbers of ones are added to sums; if `adds` is 0, they replace the sums. Of each 8
- * channels a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
- * and lane / 4 + 8 of its warp's 16 pixels. */
+ * If `adds` is 0, the numbers of ones replace the sums, else they are added to the sums. Of each 8
+ * channels, a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1. Of its warp's 16
+ * pixels, the lane has pixels lane / 4 and lane / 4 + 8. */
 INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
                        uint lower_high, ulong weights, int adds)
 {
@@ -33,14 +33,14 @@ INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint u
 }
 
 /* Returns the matrix descriptor of weights: core matrices of 8 channels x 128 bits. The next
- * channels follow after 128 bytes, and the next bits after TILE_C * 16 bytes. */
+ * 8 channels follow after 128 bytes, and the next 128 bits after TILE_C * 16 bytes. */
 INLINE ulong described_weights(uint address)
 {
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
 /* Starts the products of the steps of a phase, as one wgmma group. The first product of phase 0
- * sets the sums, and all other products are added to them.
+ * sets the sums. All other products are added to the sums.
  *
  * upper, lower: the operands of the lane's two pixels.
  * weights: the address of the weights of phase 0. */
