@@ -72,7 +72,7 @@ class HostDirectElementwise(GeneratedCode):
 class _Work(NamedTuple):
     """The data of a launch.
 
-    operands: for each operand the constant, or None for a run-time input.
+    operands: for each operand, the constant; None for a run-time input.
     """
 
     code: Function
