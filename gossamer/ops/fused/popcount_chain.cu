@@ -1,12 +1,12 @@
-/* A chain of products with matrices of signs as one kernel: each product reads the signs of the
+/* A chain of products with matrices of signs, as one kernel. Each product reads the signs of the
  * previous product's results.
  *
  * A cluster of CLUSTER work-groups computes one row of every product. Each work-group computes a
  * slice of the columns of each product. The work-group copies the weights of these columns to its
  * shared memory while the previous kernel still runs. A work-item compares the words of the row
- * with the words of a column; if there are fewer columns than work-items, several share a column.
- * A warp packs the signs of 32 results by ballots and sends the words to all work-groups of the
- * cluster. A barrier of the cluster precedes the next product. */
+ * with the words of a column. If a work-group has fewer columns than work-items, several work-items
+ * share a column. A warp packs the signs of 32 results by ballots, and sends the words to all
+ * work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
@@ -18,16 +18,17 @@
 #define OUT_WORD_BITS 0 /* bits of a word of y; 0: y holds floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
-/* offsets in shared memory, in units of 16 bytes, of these arrays of all products */
+/* Offsets of four arrays in shared memory, in units of 16 bytes. The first three arrays hold the
+ * data of product 0, then those of product 1, and so on. */
 #define BITS 0 /* weights */
 #define CONSTANTS 32 /* constants of the columns */
 #define INPUTS 64 /* inputs */
-#define PARTIAL 66 /* partial sums */
+#define PARTIAL 66 /* partial sums of the current product */
 #define ALL_COLUMNS 32 /* columns of a work-group, for each product */
 #define ALL_QUADS 1 /* quads (four words of 32 bits) of a row of inputs, for each product */
 #define EPILOGUES /* parameters of the products' epilogues */
-/* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the last
- * product */
+/* the code of the products in order: HIDDEN(number, number of the next product) for each product
+ * except the last one, and FINAL(number) for the last one */
 #define PRODUCTS FINAL(0)
 /* the sizes of product 0; its offsets are in units of 16 bytes */
 #define L0_DEPTH 70 /* length of its inner products */
