@@ -20,10 +20,11 @@
 #define LANES_N 8 /* work-items of a warp along the columns */
 /* work-groups that must fit on a multiprocessor at once; this limits the registers per work-item */
 #define BLOCKS_PER_UNIT 1
-/* 0: rows, columns and depth are multiples of the tile's sizes, and no bounds are checked */
+/* 1: bounds are checked; 0: they are not, because rows, columns and depth are multiples of the
+ * tile's sizes */
 #define CHECKED 1
-/* tiles in shared memory: with 2, the next tile is loaded to registers first; with more,
- * asynchronous copies fill all tiles except the current one (CUDA from sm_80 on) */
+/* number of tiles in shared memory. 2: the next tile is loaded to registers first. More than 2:
+ * asynchronous copies fill all tiles except the current one (CUDA from sm_80 on). */
 #define TILES 2
 /* 1: a work-item reads the operands for the next k before it multiplies the operands for this k */
 #define EARLY 1
@@ -60,7 +61,7 @@
 
 #define SWIZZLE(k) ((k) / TOGETHER * (32 / (TILE_K / TOGETHER)) & 31)
 #define LANE_BITS (4 * LANES_M - 1)
-/* The offset in a tile of the element of x at index k in row i of this work-item. */
+/* The offset in a tile of x[i, k], where i is a row of this work-item, counted from 0. */
 #define X_AT(k, i)                                                      \
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))
