@@ -93,6 +93,13 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
 
 @dataclass(frozen=True)
 class _Loop:
+    """One loop of a copy.
+
+    size: number of iterations.
+    source, target: strides in source and target, in elements.
+    bounds: (low, high); elements with low <= index < high are copied.
+    """
+
     size: int
     source: int
     target: int
@@ -149,6 +156,10 @@ def widest_element(itemsize: int, counts: Iterable[int]) -> int:
 def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],
             loops: list[_Loop], bounded: bool, tiled: bool,
             ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
+    """Return the launch that executes merged loops.
+
+    ends: the kernel's arguments for source and target.
+    """
     rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
     count = math.prod(loop.size for loop in loops)
     groups = groups_for(count)

@@ -72,6 +72,9 @@ class HostDirectElementwise(GeneratedCode):
 class _Work(NamedTuple):
     """The data of a launch.
 
+    code: the compiled function.
+    threads: number of threads.
+    tasks: number of tasks.
     operands: for each operand, the constant; None for a run-time input.
     """
 
