@@ -15,7 +15,7 @@
  *
  * weights: the weights of one work-group after another. They are the first product's weights for
  * the work-group's channels, as (SQUEEZED, channels), and then the second product's weights for the
- * same channels, in the same shape. */
+ * same channels, in the same shape. share: 1 / pixels. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are 32-bit floats */

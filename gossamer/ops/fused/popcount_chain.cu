@@ -126,11 +126,15 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     uint nonzero = __ballot_sync(0xffffffffu, value != 0);                                    \
     uint positive = __ballot_sync(0xffffffffu, value > 0);
 
+/* Waits for the weights of product i, and calls use(column, inner product) for each column of the
+ * work-group. */
 #define MULTIPLY(i, use)                                                           \
     wait_once(barriers + i);                                                       \
     multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
         memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
 
+/* Computes product i, and writes the signs of its results to the inputs of product `next`. A lane
+ * writes the words of plane lane / CLUSTER to work-group lane % CLUSTER. */
 #define HIDDEN(i, next)                                                                         \
     clear_end<L##next##_QUADS, L##next##_WORDS, L##next##_PLANES>(memory + L##next##_INPUT);    \
     MULTIPLY(i, ([&](int column, int sum) {                                                     \
@@ -144,6 +148,8 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     }))                                                                                         \
     CLUSTER_BARRIER();
 
+/* FINAL computes the last product, i, and writes its results to y: their signs if OUT_WORD_BITS is
+ * not 0, else the results as floats. */
 #if OUT_WORD_BITS
 #define OUT_PARTS (OUT_WORD_BITS / 32)
 #define FINAL(i)                                                                                \

@@ -3,8 +3,8 @@
  * product (excite) turns these numbers into one gate per channel.
  *
  * A work-group computes the gates of one image. totals: sum of each channel over each tile of the
- * image, as (images, tiles, hidden). Weights are stored as (inputs, outputs), so that neighbouring
- * work-items read neighbouring weights. */
+ * image, as (images, tiles, hidden). share: 1 / (number of pixels). Weights are stored as
+ * (inputs, outputs), so that neighbouring work-items read neighbouring weights. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HIDDEN 64 /* hidden channels; the parameter `hidden` also counts their padding in memory */
