@@ -85,6 +85,7 @@ class _Work(NamedTuple):
     """The data of a launch.
 
     image: the pointwise convolution.
+    threads: number of threads.
     there, back: the jobs that transpose the input and the result, without their arguments.
     """
 

@@ -47,13 +47,17 @@
 #define ASYNC (TILES > 2)
 #define GROUP_SIZE_M 8 /* rows of tiles that a group of neighbouring work-groups computes */
 
-/* Elements of x per copy. All copies of a work-item begin at the same k. */
+/* TOGETHER: elements of x per copy. X_LOADS: copies of a work-item per tile. X_ROW(i), X_K and
+ * X_PLACE(i): the row, the index k and the offset in the tile of copy i's first element. X_K is the
+ * same for all copies of a work-item. */
 #define TOGETHER (ASYNC ? 1 : 4)
 #define X_LOADS (TILE_M * TILE_K / TOGETHER / WORK_GROUP_SIZE)
 #define X_ROW(i) ((item + (i) * WORK_GROUP_SIZE) / (TILE_K / TOGETHER))
 #define X_K (item % (TILE_K / TOGETHER) * TOGETHER)
 #define X_PLACE(i) (X_K * TILE_M + (X_ROW(i) ^ SWIZZLE(X_K)))
 
+/* Each copy of weights has four weights. WEIGHT_K(i), WEIGHT_COLUMN(i) and WEIGHT_PLACE(i): the
+ * index k, the column and the offset in the tile of copy i's first weight. */
 #define WEIGHT_UNIT(i) (item + (i) * WORK_GROUP_SIZE)
 #define WEIGHT_K(i) (WEIGHT_UNIT(i) / (TILE_N / 4))
 #define WEIGHT_COLUMN(i) (WEIGHT_UNIT(i) % (TILE_N / 4) * 4)
