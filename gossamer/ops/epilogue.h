@@ -16,9 +16,10 @@
 #define EPILOGUE8(lower, upper, channel, index) /* rewrites two float4 of eight neighbours */
 /* rewrites a float and sets `second` to the expression's second output */
 #define EPILOGUE2(value, second, channel, index) second = value;
-/* rewrites a float4 of four neighbours and sets `second` to their second outputs */
+/* rewrites a float4 of four neighbours and sets `second` to the expression's second outputs */
 #define EPILOGUE2_4(value, second, channel, index) second = value;
-/* rewrites two float4 of eight neighbours and sets two more to their second outputs */
+/* rewrites two float4 of eight neighbours and sets second_lower and second_upper to the
+ * expression's second outputs */
 #define EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index) \
     second_lower = lower;                                                     \
     second_upper = upper;

@@ -18,7 +18,7 @@ from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
 
 def c_float(value: float) -> str:
-    """Return a literal of OpenCL C and CUDA C++ with exactly the value of a float32."""
+    """Return the value rounded to float32 as a literal of OpenCL C and CUDA C++."""
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"
@@ -53,10 +53,10 @@ def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
     The macros of `epilogue_macros` for float16 tensor operands are included. The macros for eight
     elements load all eight values of an operand at once.
 
-    EPILOGUE8(lower, upper, channel, index) replaces two float4 of eight consecutive channels. For
-    an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
-    index) also sets the last two float4 to the second output. `channel` and `index` are multiples
-    of 8.
+    EPILOGUE8(lower, upper, channel, index) replaces the eight values of two float4 by the results.
+    The values belong to consecutive channels. For an expression with two outputs, there is also
+    EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index), which sets `second_lower`
+    and `second_upper` to the second output. `channel` and `index` are multiples of 8.
     """
     loads = []
     for i, kind in enumerate(epilogue.operands):
@@ -152,7 +152,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: prefix of the channel operands' names in the weights.
-    multiple: channel operands are padded to a multiple of this number. It must be a multiple of 4.
+    multiple: channel operands are padded to a multiple of this number, itself a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
@@ -205,7 +205,7 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
     """Apply an epilogue to a result in host memory, in place.
 
-    If _is_simple_chain() holds for the expression, no memory is allocated.
+    The function allocates no memory if _is_simple_chain() returns True for the expression.
     """
     expression = epilogue.expression
     if not _is_simple_chain(expression):

@@ -1,4 +1,4 @@
-/* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory. */
+/* Applies an epilogue to a finished result. In memory, the result is (outer, channels, inner). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the epilogue is applied to zeros, and the old result is not read */

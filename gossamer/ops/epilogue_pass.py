@@ -1,6 +1,6 @@
 """Application of an epilogue in a separate kernel, to results or to zeros.
 
-This code is not in epilogue.py, which many algorithms import: if it were, every change of the
+Many algorithms import epilogue.py. If the code below were in that module, every change of this
 kernel would invalidate the measured times of all these algorithms.
 """
 
@@ -29,9 +29,10 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     The epilogue is applied in place. If it is the identity and `of_zeros` is False, there are no
     launches.
 
-    output: spec of the output, in float32 or float16, without padding and with fewer than 2^31
-    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. Tensor
-    operands have the output's dtype and layout; channel operands are float32.
+    output: spec of the output. The output is float32 or float16, without padding, and has fewer
+    than 2^31 elements. It is (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix
+    (rows, channels). Tensor operands have the output's dtype and layout; channel operands are
+    float32.
     first_tensor_input: index of the run-time input that is the first tensor operand.
     work_group: number of work-items per work-group.
     of_zeros: whether to apply the epilogue to zeros instead of the values of output 0.

@@ -33,12 +33,12 @@ _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
 work-item packs one part without ballots.
 """
 _FEW_VALUES = 2**20
-"""Maximum number of values for which the variant vote=1 is listed first, measured on an H200.
-Affects only the order of the variants."""
+"""Maximum number of values for which the variant vote=1 is listed first. The number was measured
+on an H200, and affects only the order of the variants."""
 
 
 class NumpyCopy(HostAlgorithm):
-    """Copying a strided NumPy view of the input."""
+    """A copy of a strided NumPy view of the input."""
 
     op = "copy"
     compute = staticmethod(reference)
@@ -52,11 +52,11 @@ class PackedCopy(Algorithm):
 
     A word consists of 32-bit parts. A part holds 32 channels, one bit per channel.
 
-    There are three ways to pack. With vote=0 a work-item reads the 32 channels of a part, four at a
-    time if they are contiguous. With vote=1 each of the 32 lanes of a warp reads one channel, and a
-    ballot of the warp yields the part; this is the method of the published kernels of binary
-    convolution (see conv2d/binary/popcount.py). With vote=32 a warp computes 32 parts by ballots,
-    one after another.
+    There are three ways to pack. With vote=0, a work-item reads the 32 channels of a part. It reads
+    four channels at a time if they are contiguous. With vote=1, each of the 32 lanes of a warp
+    reads one channel, and a ballot of the warp yields the part. Published kernels of binary
+    convolution use this method (see conv2d/binary/popcount.py). With vote=32, a warp computes 32
+    parts by ballots, one after another.
 
     To unpack, each work-item writes one, four or 32 channels.
     """
@@ -170,10 +170,10 @@ def _addresses(prefix: str, spec: TensorSpec,
 
 def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
-    """Return the sizes of the index space's axes, and macros that name the indices.
+    """Return the sizes of the axes of the index space, and macros that name the axes' indices.
 
-    The four axes are images, groups of channels, rows and columns of the target. Their order is
-    that of the float tensor in memory, so that neighbouring work-items access neighbouring floats.
+    The four axes are images, groups of channels, rows and columns of the target. The axes have the
+    memory order of the float tensor, so that neighbouring work-items access neighbouring floats.
 
     steps: number of groups of channels.
     """

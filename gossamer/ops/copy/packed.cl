@@ -13,11 +13,11 @@
 #define TARGET_PARTS 1 /* 32-bit parts of a word of the target, 1 or 2 */
 #define CHANNELS 4 /* number of channels that a work-item of unpack computes, 1, 4 or 32 */
 #define FOURS 0 /* 1: pack loads four floats at a time; 0: it loads single floats */
-/* The indices i0 to i3 of a position follow the order of the float tensor's memory. The next four
- * macros say which of i0 to i3 is the index of the image, of the step along the channels, of the
+/* The indices i0 to i3 of a position are in the memory order of the float tensor. The next four
+ * macros define which of i0 to i3 is the index of the image, of the step along the channels, of the
  * row and of the column. */
 #define IMAGE i0
-#define STEP i1 /* a step is 32 channels, or in unpack CHANNELS channels */
+#define STEP i1 /* a step has 32 channels; in unpack, a step has CHANNELS channels */
 #define ROW i2
 #define COLUMN i3
 #define HALVES 1 /* 1: floats in memory are 16-bit floats; 0: they are 32-bit floats */
@@ -38,12 +38,13 @@
     int i0 = (int)QUOTIENT(rest, n1); \
     int i1 = (int)rest - i0 * n1;
 
-/* Declares y and x, the row and the column of the position without the target's border. */
+/* Declares the row y and the column x of the position. Both are counted from the first pixel inside
+ * the target's border. */
 #define PIXEL int y = ROW - top, x = COLUMN - left;
 #define INSIDE (y >= 0 && y < height && x >= 0 && x < width)
 
-/* The index of a part of the first plane in a packed tensor. `start` is the index for the first
- * image, step, row and column. */
+/* The index in a packed tensor of a part's bits in the first plane. `start` is this index for
+ * image, step, row and column 0. */
 #define PART_AT(start, step, row, column, parts, image_step, word_step, y_step, x_step) \
     ((start) + IMAGE * image_step + (step) / (parts) * word_step + (step) % (parts) \
      + (row) * y_step + (column) * x_step)
@@ -51,7 +52,7 @@
     PART_AT(0, STEP, ROW, COLUMN, TARGET_PARTS, to_image, to_word, to_y, to_x)
 
 /* Sets `nonzero` and `positive` to the bits of the channels 32 * part to 32 * part + 31. With one
- * plane the values are -1 or 1, so that all channels that exist are nonzero. */
+ * plane, the values are -1 or 1, so all channels that exist are nonzero. */
 #define LOAD_PLANES(part) { \
     int at = PART_AT(start, part, y, x, SOURCE_PARTS, from_image, from_word, from_y, from_x); \
     int count_here = channels - 32 * (part); \
@@ -167,7 +168,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target
     }
 }
 #elif TARGET_PLANES == 0
-/* The value of the channel that is bit number `bit` of `nonzero` and `positive`. */
+/* The value of a channel. Its two bits are bit number `bit` of `nonzero` and of `positive`. */
 #define VALUE_OF(bit) (nonzero >> (bit) & 1u ? (positive >> (bit) & 1u ? 1.0f : -1.0f) : 0.0f)
 
 KERNEL void unpack(const GLOBAL uint *source, GLOBAL REAL *RESTRICT target, int count,

@@ -23,9 +23,9 @@ class CopyProblem(UnaryProblem):
 
     input, output: specs of the tensors. If either is not in the default format, the copy changes
     the format, and sets the padding of the output to zero.
-    dims: for each output dimension, the input dimension that it reads along; None if the input is
+    dims: for each output dimension, the corresponding input dimension; None if the input is
     broadcast along the output dimension.
-    steps: for each output dimension, the stride in input positions, which may be negative.
+    steps: for each output dimension, the stride in positions of the input. Strides may be negative.
     starts: for each input dimension, the position that is copied to output index 0.
     facts: value facts of the input; empty if nothing is known.
 
@@ -93,7 +93,7 @@ class CopyProblem(UnaryProblem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """Whether the copy may use any layout, because both specs have the default format."""
+        """Whether both specs have the default format, so that the copy may use any layout."""
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
@@ -132,7 +132,7 @@ def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
 
 def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
-    """Return a slice as ONNX Slice defines it.
+    """Return the copy that takes a slice, as the ONNX operator Slice defines it.
 
     Starts and ends may be negative or out of range. Raises ValueError for a step of 0.
     """
@@ -165,7 +165,7 @@ def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProb
 
 
 def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
-    """Return the broadcast of a tensor to a shape by NumPy's rules.
+    """Return the copy that broadcasts a tensor to a shape, by NumPy's rules.
 
     Raises ValueError if the tensor does not broadcast to the shape.
     """

@@ -26,11 +26,11 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""C type with which kernels copy an element, for each element size in bytes."""
+"""For each size of an element in bytes, the C type that kernels use to copy the element."""
 _TILE = 32
 _LEAST_TILE = 8
-"""Minimum number of elements of both tiled dimensions (a rule of thumb). With smaller dimensions,
-tiles would be mostly empty, and a copy without tiles is faster."""
+"""Minimum size of each of the two tiled dimensions, in elements (a rule of thumb). If one of them
+is smaller, tiles would be mostly empty, and a copy without tiles is faster."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,13 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
 
 @dataclass(frozen=True)
 class _Loop:
+    """One loop of a copy.
+
+    size: number of iterations.
+    source, target: strides in source and target, in elements.
+    bounds: (low, high); elements with low <= index < high are copied.
+    """
+
     size: int
     source: int
     target: int
@@ -102,8 +109,9 @@ class _Loop:
 def _move_tiles_last(loops: list[_Loop]) -> bool:
     """Return whether the copy uses tiles; if so, reorder the loops in place.
 
-    Tiles are used if source and target have different contiguous dimensions. The loop along the
-    source's contiguous dimension is then moved to the second-to-last position.
+    Tiles are used if source and target have different contiguous dimensions, and if both dimensions
+    have at least _LEAST_TILE elements. The loop along the source's contiguous dimension is then
+    moved to the second-to-last position.
     """
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
@@ -135,8 +143,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     """Return the size in bytes of the widest usable C type in ELEMENTS.
 
-    The type may hold several elements of the tensors, so that one access copies all of them. The
-    size of the type divides all sizes, strides and offsets in bytes.
+    The type may hold several elements of the tensors, so that one access copies all of them. If
+    sizes, strides and offsets are given in bytes, the size of the type divides all of them.
 
     itemsize: size in bytes of an element of the tensors.
     counts: sizes, strides and offsets, in elements of the tensors.
@@ -148,6 +156,10 @@ def widest_element(itemsize: int, counts: Iterable[int]) -> int:
 def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],
             loops: list[_Loop], bounded: bool, tiled: bool,
             ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
+    """Return the launch that executes merged loops.
+
+    ends: the kernel's arguments for source and target.
+    """
     rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
     count = math.prod(loop.size for loop in loops)
     groups = groups_for(count)
@@ -173,9 +185,9 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 def copy_variants(problem: CopyProblem) -> list[Variant]:
     """Return the variants of a copy.
 
-    If the problem's specs are in the default format, there is a variant for each layout and
-    precision; a transpose of images also has variants that keep the order of the elements in
-    memory. With other specs there is one variant.
+    A copy has one variant if it converts the dtype, or if one of its specs is not in the default
+    format. All other copies have a variant for each layout and precision. A transpose of images
+    also has variants that keep the order of the elements in memory.
     """
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)

@@ -58,8 +58,8 @@ class PackedElementwise(KernelAlgorithm):
     """One kernel that reads a tensor once and writes packed words.
 
     The results of the expression must be -1, 0 or 1, as a sign function returns them. The operands
-    are one tensor, and constants with a single number or one number per channel. Without this
-    kernel, one kernel would write float results and a second kernel would pack them.
+    are one tensor, and constants. Each constant has a single number or one number per channel.
+    Without this kernel, one kernel would write float results, and a second kernel would pack them.
     """
 
     op = "elementwise"

@@ -3,9 +3,11 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define VALUE float /* the type of the arithmetic */
 #define VECTOR 1 /* consecutive outputs that a work-item computes, 1 or 4 */
-/* operand pointers a<i>, output pointers y<i>, sizes, and strides of operands */
+/* the parameters: operand pointers a<i>, output pointers y<i>, sizes, and operands' offsets and
+ * strides */
 #define PARAMETERS const GLOBAL float *a0, GLOBAL float *y0
-/* computes the offset o<i> of each operand whose strides or offset differ from the output's */
+/* computes o<i>, the position of the element to load, for each operand that needs strides or an
+ * offset */
 #define COORDINATES
 #define LOADS VALUE v0[VECTOR]; v0[0] = a0[index]; /* loads each operand into v<i>[VECTOR] */
 #define RESULTS VALUE r0[VECTOR]; /* declares r<i> */

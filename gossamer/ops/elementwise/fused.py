@@ -1,7 +1,7 @@
 """Evaluation of an expression in one kernel.
 
-This module generates the C code of the loads, the arithmetic and the stores, which completes the
-template fused.cl.
+This module generates the C code of the loads, the arithmetic and the stores. The template fused.cl
+contains the rest of the kernel.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class FusedElementwise(KernelAlgorithm):
             # the first variant keeps the input's format, so that the input needs no conversion
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # fp16 only for float32 results of float, 8-bit and bool operands: after rounding, a
-        # comparison (a bool result) may be wrong, and large integers do not fit float16
+        # Only float32 results of float, 8-bit and bool operands have fp16 variants: if operands
+        # were rounded, a comparison (a bool result) could be wrong, and float16 cannot represent
+        # large integers.
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:
@@ -103,7 +104,7 @@ class FusedElementwise(KernelAlgorithm):
 
 
 def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
-    """Return the spec of a constant, stored in the outputs' layout."""
+    """Return the spec with which a constant is stored, in the outputs' layout."""
     if rank != 4:
         return spec
     return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, Format(layout, spec.dtype))
@@ -146,8 +147,9 @@ def _loops(problem: ElementwiseProblem,
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
     """Return the number of consecutive elements that a work-item computes.
 
-    The number is 4 if the innermost size, all offsets, and the outer strides of operands with
-    contiguous elements are multiples of 4, so that vectors are aligned. Otherwise it is 1.
+    The number is 4 if vectors of four elements are aligned, and 1 if they are not. They are aligned
+    if the following are multiples of 4: the innermost size, all offsets, and the outer strides of
+    operands whose elements are contiguous.
     """
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
@@ -177,8 +179,8 @@ class _Generator:
         self._dtypes = [spec.dtype for spec in _operand_specs(self.problem, self.variant)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
-        # operands that the kernel addresses by coordinates, strides and an offset; all others are
-        # read at index 0 or at the output's index
+        # Operands that the kernel addresses by coordinates, strides and an offset. Of the other
+        # operands, scalars are read at index 0, and tensors at the output's index.
         self._walked = [index for index, walk in enumerate(self.walks)
                         if (any(walk) and walk != dense) or self.offsets[index]]
         self.numbers: list[int] = []

@@ -72,7 +72,10 @@ class HostDirectElementwise(GeneratedCode):
 class _Work(NamedTuple):
     """The data of a launch.
 
-    operands: for each operand the constant, or None for a run-time input.
+    code: the compiled function.
+    threads: number of threads.
+    tasks: number of tasks.
+    operands: for each operand, the constant; None for a run-time input.
     """
 
     code: Function

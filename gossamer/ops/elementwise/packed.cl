@@ -3,7 +3,8 @@
  * 32-bit part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define FOURS 0 /* 1: every part has 32 channels, contiguous in memory and without padding */
+/* 1: every part has 32 channels without padding, and channels are contiguous in memory */
+#define FOURS 0
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are 32-bit floats */
 #endif
 

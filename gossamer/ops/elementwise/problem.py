@@ -22,15 +22,16 @@ class ElementwiseProblem(Problem):
     """An expression, evaluated for every element of the broadcast shape.
 
     operands: spec of each input of the expression.
-    constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
-    the other operands are run-time inputs, in order.
+    constants: indices of the operands that are constants. In the weights, operand i has the name
+    `operand<i>`. The other operands are the run-time inputs, in the same order.
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
     formats: for each run-time input, the only format in which variants read it (for example bytes
     in NHWC, for photos), or None if any format is allowed. Empty if any format is allowed for all
     inputs.
     facts: value facts of each run-time input; empty if nothing is known.
-    result: value facts of a single output with few distinct values; REAL for all other problems.
+    result: value facts of the output if it is the only output and has few distinct values; REAL for
+    all other problems.
 
     The arithmetic is float32 if any operand is a float, else int64 if any operand is int64, else
     int32.
@@ -142,7 +143,7 @@ def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
             weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
     """Evaluate the expression in the dtype `arithmetic`.
 
-    If `arithmetic` is a float dtype, float32 outputs of the problem are returned in `arithmetic`.
+    If `arithmetic` is a float dtype, the problem's float32 outputs are returned with this dtype.
     """
     remaining = iter(inputs)
     operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)

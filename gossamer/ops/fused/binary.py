@@ -1,8 +1,9 @@
 """Binary convolutions fused with a padding layer or with signs.
 
-A padding layer before the convolution, with the value -1, 0 or 1, costs nothing: the convolution's
-kernel substitutes the value for pixels outside the packed image. In residual blocks the next layer
-reads the signs of a sum, and a later layer reads the sum itself. The fused convolution writes both.
+A padding layer before the convolution costs nothing if its value is -1, 0 or 1: the convolution's
+kernel uses this value for pixels outside the packed image. In residual blocks, the next layer reads
+the signs of a sum, and a later layer reads the sum itself. The fused convolution writes the sum and
+its signs.
 """
 
 from __future__ import annotations
@@ -304,8 +305,8 @@ def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Ex
 
     The first result is that of `first`; the second applies `second` to the first result.
 
-    constants: the inputs of `second` that are not the first result. They become the last inputs of
-    the returned expression.
+    constants: indices of those inputs of `second` that are not the first result. These inputs
+    become the last inputs of the returned expression.
     """
     added = len(constants)
     inputs = {number: 1 + position for position, number in enumerate(constants)}

@@ -5,14 +5,17 @@
  * A cluster of work-groups computes an image. Each work-group computes SLICE_WORDS words of 16
  * bytes of every pixel, in five steps:
  * 1. It copies its weights to shared memory, while the previous kernel may still run.
- * 2. It reads its words and computes the means. If HELD, it keeps the words in shared memory.
- * 3. It computes the first product over its own channels, and sends these partial sums to the other
- *    work-groups. Each work-group adds the partial sums of all channels.
- * 4. It computes the second product, which results in the gates of its own channels.
+ * 2. It reads its words and computes the means of its channels. If HELD, it keeps the words in
+ *    shared memory.
+ * 3. For each result of the first product, it computes the partial sum over its own channels, and
+ *    sends this partial sum to the other work-groups. It then adds up the partial sums of all
+ *    work-groups.
+ * 4. It computes the second product for its own channels. The results are their gates.
  * 5. It scales its words. If not HELD, it reads them again.
  *
- * weights: for each work-group, the first product's weights for the work-group's channels, as
- * (SQUEEZED, channels), followed by the second product's weights in the same shape. */
+ * weights: the weights of one work-group after another. They are the first product's weights for
+ * the work-group's channels, as (SQUEEZED, channels), and then the second product's weights for the
+ * same channels, in the same shape. share: 1 / pixels. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are 32-bit floats */
@@ -23,7 +26,7 @@
 #define SLICE_WORDS 2 /* words of a pixel that a work-group computes */
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
-#define HELD 1 /* 1: a work-group's words of an image fit into shared memory */
+#define HELD 1 /* 1: shared memory can hold a work-group's words of an image; 0: it cannot */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
 #define HELD_AT 2116
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */

@@ -4,28 +4,29 @@
  * The image is read in the format of the network's input (ops/image.h).
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results. The work-group goes
- * down 64 columns of the convolution's outputs, one band at a time. A band is ROWS rows of outputs:
- * those rows under the windows of a row of results that are not under the windows of the previous
- * row of results.
+ * down 64 columns of the convolution's outputs, one band at a time. A band has ROWS rows of
+ * outputs: the rows that one row of results needs and that the previous row of results did not
+ * need.
  *
- * Shared memory has the image's rows under a band in a ring, as float16: a line for each row and
- * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.
- * Numbers outside of the image or of the window are zeros. So the left operand of a step of 16
- * numbers is two lines. A copy of the ring's first line follows the ring's last line, so that one
- * step can read the last and the first line as neighbours. A line of zeros follows the copy, for
- * windows with an odd number of lines.
+ * Shared memory holds the image's rows under a band as lines of float16, in a ring. There is one
+ * line for each row and channel. A line has 16 bytes for each of the 64 columns: the numbers of
+ * this row and channel that are in the column's window. Numbers outside of the image or of the
+ * window are zeros. A step multiplies 16 numbers, so its left operand is two lines. A copy of the
+ * ring's first line follows the ring's last line, so that one step can read the last and the first
+ * line as neighbours. A line of zeros follows the copy, for windows with an odd number of lines.
  *
- * A lane has the same columns and channels in all rows. The lane takes the maximum over the rows
- * and writes this maximum to shared memory, where the maximum over columns is taken. The last
- * SHARED_ROWS rows of a band belong to the next window, too. While tensor cores multiply a band
- * with wgmma, the warps take the maxima over columns of the previous band, and store the next rows
- * of the image as lines. A warp loads the first channels of one of these rows one band ahead. */
+ * A lane has sums of the same columns and channels in all rows. So it needs no data of other lanes
+ * for the maximum over the rows. It writes this maximum to shared memory. The work-items then take
+ * the maxima over columns from shared memory. The last SHARED_ROWS rows of a band are also in the
+ * windows of the next row of results. While tensor cores multiply a band with wgmma, the warps take
+ * the maxima over columns of the previous band, and store the next rows of the image as lines. A
+ * warp loads the first channels of its first row one band earlier. */
 
 #if !defined CONFIGURED && !defined HALVES
 #define HALVES 1 /* 1: operands are float16 */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-#define WGMMA 0 /* 1: the warps multiply together, from shared memory (sm_90a) */
+#define WGMMA 0 /* 1: the warps multiply together by wgmma (sm_90a); 0: each warp uses mma.sync */
 #endif
 #if !defined CONFIGURED && !defined CHANNELS
 #define CHANNELS 3 /* channels of the image */
@@ -38,7 +39,7 @@
 #define POOL_W 3 /* columns of the windows over which maxima are taken */
 #define POOL_Y 2 /* rows from one of these windows to the next */
 #define POOL_X 2 /* columns from one of these windows to the next */
-/* rows of outputs that are multiplied together: POOL_Y where windows share rows, else POOL_H */
+/* rows of outputs of a band: POOL_Y if windows share rows, else POOL_H */
 #define ROWS 2
 #define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
 /* rows of the image in the ring: the rows under ROWS rows of outputs, and the next ADVANCE rows */
@@ -46,8 +47,8 @@
 /* 1: the weights include the bias of each channel. Lines then have a 1 after the numbers of a
  * window, and a window has at most 7 columns. */
 #define FOLDED 0
-/* the least result, as a pair of halves: 0 where the epilogue is folded and ends with ReLU, else
- * minus infinity */
+/* the least result, as a pair of halves: 0 if the epilogue is folded and ends with ReLU, else minus
+ * infinity */
 #define LEAST 0xfc00fc00u
 /* 1: the kernel computes the image from the network's input; 0: the network's input is the image */
 #define MAKES_IMAGE 0
@@ -66,7 +67,7 @@
 
 #define WORK_GROUP_SIZE 128
 #define WARPS 4
-/* work-groups that a multiprocessor should hold: the most without spilled registers */
+/* work-groups per multiprocessor: the largest number for which no registers are spilled */
 #define BLOCKS_PER_UNIT (MAKES_IMAGE && !WGMMA ? 2 : 3)
 #define LINE_WORDS 64 /* words of 16 bytes of a line, one for each column */
 #define LINES (CHANNELS * KERNEL_H) /* lines of a window */
@@ -89,9 +90,9 @@
 #define COLUMN_WORDS (OUT_PART / 2 + (OUT_PART / 8 % 2 ? 0 : 4))
 #define UNITS (OUT_PART / 8) /* groups of 8 output channels */
 
-/* The products: 64 columns of a row of outputs by OUT_PART channels. In
- * sums[n], a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
- * channels d and d + 1, where d is 8 * n + 2 * (lane % 4).
+/* The products: 64 columns of a row of outputs by OUT_PART channels. Let c = 16 * warp + lane / 4
+ * and d = 8 * n + 2 * (lane % 4). Then sums[i][n] of a lane holds four sums of row i: those of the
+ * columns c and c + 8 in the channels d and d + 1.
  *
  * A step covers 16 numbers of K: it multiplies two lines of the image by their weights. A line has
  * 16 bytes (8 numbers of K) for each of 64 columns. The weights of a line have 16 bytes for each
@@ -99,15 +100,15 @@
 
 #if WGMMA
 /* Returns the matrix descriptor of an operand of a step. word: the address of the operand's first
- * word of 16 bytes; the words of all columns or channels follow one another, in tiles of 8. The
- * upper half of the step lies `upper` words further. */
+ * word of 16 bytes; the words of all columns or channels follow one another, in tiles of 8. upper:
+ * number of words from the operand's first line to its second line. */
 INLINE ulong step_descriptor(uint word, uint upper)
 {
     return (ulong)(word + (upper << 16)) | 8ull << 32;
 }
 #endif
 
-/* Computes the products of ROWS rows of outputs; with wgmma, only begins to compute them. lines,
+/* Computes the products of ROWS rows of outputs. With wgmma, it only starts the computation. lines,
  * weights: the addresses of the lines and of the weights in shared memory. row_line: function that
  * returns the first line under the windows of an output row, as an index in the ring. */
 template <typename RowLine>
@@ -151,7 +152,7 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
             found[i] = ldmatrix_x4(lines + (word - start + column + upper) * 16);
         }
         UNROLL for (int n = 0; n < OUT_PART / 8; n += 2) {
-            /* where the number of groups of 8 channels is odd, the last group is loaded twice */
+            /* if the number of groups of 8 channels is odd, the last group is loaded twice */
             uint eight = n + 1 < OUT_PART / 8 ? n + matrix / 2 : n;
             uint4 factors = ldmatrix_x4(
                 weights + ((2 * step + matrix % 2) * OUT_PART + eight * 8 + lane % 8) * 16);
@@ -188,7 +189,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
         lines[ZERO_LINE * LINE_WORDS + i] = make_uint4(0, 0, 0, 0);
     pdl_wait();
 
-    /* where windows share rows, the first band belongs to the row of results before the tile */
+    /* if windows share rows, the first band belongs to the row of results before the tile */
     int first_result = SHARED_ROWS ? first_y - 1 : first_y;
     int first_row = first_result * POOL_Y - pool_top + SHARED_ROWS;
     int first_column = first_x * POOL_X - pool_left;

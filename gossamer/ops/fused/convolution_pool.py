@@ -1,8 +1,8 @@
 """A network's first convolution fused with the max pooling of its result.
 
 The convolution has few input channels. The algorithm convolution_pool_mma computes both layers in
-one kernel for NVIDIA GPUs; the convolution's result, the largest tensor of many networks, is never
-written to memory.
+one kernel for NVIDIA GPUs. The convolution's result, the largest tensor of many networks, is never
+written to device memory.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
     """Return whether the tensor cores can add the bias.
 
     The epilogue must be a bias per channel, optionally followed by ReLU. The bias is split into two
-    float16 numbers, which are stored as further weights. Their inputs are ones, stored after the
-    window's values in the first two lines.
+    float16 numbers. They are stored as the last weights of a window's first two lines. The kernel
+    multiplies them by ones, which it stores after the window's values in every line.
     """
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
@@ -241,7 +241,8 @@ TAPS = 8
 """Maximum number of columns of a window: the float16 values of one 16-byte word."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
-"""The possible numbers of output channels per work-group, without and with wgmma."""
+"""Possible numbers of output channels per work-group: _PARTS without wgmma, _WGMMA_PARTS with it.
+"""
 _MOST_DIVISIONS = 8
 """Candidate tile heights divide the rows of results among up to this number of work-groups."""
 _SMALL_HEIGHTS = (4, 2, 1)

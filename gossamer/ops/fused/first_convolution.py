@@ -23,7 +23,7 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """The kernel few_channels_mma of conv2d with a fused conversion of its input.
+    """The kernel few_channels_mma of conv2d, which also converts its input.
 
     The kernel loads bytes or floats in NCHW or NHWC, and converts them to the pixels of the image.
     """

@@ -10,8 +10,8 @@
  * operands have the same order. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
-#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32 */
+#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are 32-bit floats */
+#define TF32 0 /* 1: 32-bit floats are multiplied as TF32; 0: they are multiplied as float32 */
 #define WIDTH 8 /* channels of a word of 16 bytes */
 #define CHANNELS 320 /* channels of x, a multiple of WIDTH */
 #define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
@@ -32,8 +32,8 @@
 /* length of a row of weights in words of 16 bytes, with padding so that neighbouring rows begin in
  * different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
-/* lines that are loaded at once; in float32 a line takes twice as many registers, because each
- * number becomes two operands (mma/precisions.h) */
+/* Maximum number of lines that are loaded at once. In float32, a line takes twice as many
+ * registers, because each number becomes two operands (mma/precisions.h). */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)
 #define AT_ONCE CEIL_DIV(LINES, CEIL_DIV(LINES, MOST_AT_ONCE))
 

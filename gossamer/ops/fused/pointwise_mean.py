@@ -37,8 +37,8 @@ _PARTS = (16, 8, 32, 64)
 """Candidate numbers of output channels per work-group: multiples of 8 that divide the largest
 candidate."""
 _MOST_SPLIT = 32
-"""Maximum number of output channels per work-group in float32, where operands are split into TF32
-numbers and need more registers."""
+"""Maximum number of output channels per work-group in float32. There, operands are split into TF32
+numbers, which need more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
 """The number of input channels must be a multiple of this number, so that no 16-byte word spans two

@@ -5,13 +5,14 @@
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
  *
  * Tiles of 128 pixels are distributed round-robin among the work-groups. A work-group computes one
- * slice (64 channels) of `wide` at a time. A slot in shared memory holds the same slice of the
- * added tensor, then the slice of `wide`: the left operand of the second product, which may also be
- * written to memory. A stage is the weights of a slice: those of the first convolution that
- * produce the slice, and those of the second convolution that multiply it.
+ * slice (64 channels) of `wide` at a time. A slot in shared memory holds the slice, which is the
+ * left operand of the second product. With ADDS, the slot first holds the same channels of the
+ * added tensor. With WRITES_WIDE, the slice is also written to global memory. A stage is the
+ * weights of a slice: the first convolution's weights that produce the slice, and the second
+ * convolution's weights that multiply it.
  *
- * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
- * copy pixels and the added tensor, to rings of slots. */
+ * Two warpgroups multiply 64 pixels each. Of the four other warps, one copies weights, and three
+ * copy pixels and the added tensor. All of them copy to slots in shared memory. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -21,7 +22,7 @@
 #define OUT_CHANNELS 64 /* channels of y */
 #define ADDS 0 /* 1: the first epilogue adds a tensor */
 #define ADDED x /* the kernel parameter of the added tensor */
-#define WRITES_WIDE 1 /* 1: `wide` is written to memory */
+#define WRITES_WIDE 1 /* 1: `wide` is written to global memory */
 #define INPUTS 2 /* slots for pixels of x */
 #define SLOTS 4 /* slots for slices */
 #define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
@@ -92,7 +93,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         }
         pdl_wait();
         int copier = item - 32 * 9;
-        /* Copies 64 channels of a tile's pixels from `channel` on, as lines. */
+        /* Copies channels `channel` to `channel` + 63 of a tile's pixels, as lines. */
         auto copy_lines = [&](uint target, const HALF *from, int tile, int channels, int channel) {
             UNROLL_BY(2) for (int vector = copier; vector < TILE * 8; vector += COPIERS) {
                 int line = vector / 8, chunk = vector % 8, pixel = tile * TILE + line;
@@ -150,7 +151,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             }
             if (ADDS)
                 consumer_wait(slot);
-            /* a lane has 8 neighbouring channels of each 32 channels */
+            /* of each 32 channels, a lane takes 8 neighbouring channels */
             HALF *numbers = (HALF *)((char *)memory + BARRIERS_BYTES + INPUTS * INPUT_BYTES
                                      + slot.slot * SLOT_BYTES);
             {

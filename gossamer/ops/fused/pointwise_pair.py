@@ -146,7 +146,7 @@ class PointwisePair:
 
     problem: the fusion.
     first: the convolution with many output channels.
-    second: the convolution that reads the first one's result.
+    second: the convolution that reads the result of `first`.
     """
 
     problem: FusionProblem
@@ -283,7 +283,7 @@ class PairTiling:
         first, second = self.pair.first, self.pair.second
         channels = first.channels + second.out_channels
         wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
-        # each work-group copies the weights once per tile or, if all are kept, only once
+        # a work-group copies the weights once per tile; if all weights are kept, only once in total
         share = 1 if self.tile.weight_slots else self.groups(limits) / max(1, self.tiles)
         copied = (share * self.slices * self.stage_bytes + 2 * PIXELS * first.channels) / COPIED
         multiplied = product_cycles(PIXELS * SLICE, 2 * channels, wgmma=True)

@@ -1,12 +1,12 @@
-/* A chain of products with matrices of signs as one kernel: each product reads the signs of the
+/* A chain of products with matrices of signs, as one kernel. Each product reads the signs of the
  * previous product's results.
  *
  * A cluster of CLUSTER work-groups computes one row of every product. Each work-group computes a
  * slice of the columns of each product. The work-group copies the weights of these columns to its
  * shared memory while the previous kernel still runs. A work-item compares the words of the row
- * with the words of a column; if there are fewer columns than work-items, several share a column.
- * A warp packs the signs of 32 results by ballots and sends the words to all work-groups of the
- * cluster. A barrier of the cluster precedes the next product. */
+ * with the words of a column. If a work-group has fewer columns than work-items, several work-items
+ * share a column. A warp packs the signs of 32 results by ballots, and sends the words to all
+ * work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
@@ -18,16 +18,17 @@
 #define OUT_WORD_BITS 0 /* bits of a word of y; 0: y holds floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
-/* offsets in shared memory, in units of 16 bytes, of these arrays of all products */
+/* Offsets of four arrays in shared memory, in units of 16 bytes. The first three arrays hold the
+ * data of product 0, then those of product 1, and so on. */
 #define BITS 0 /* weights */
 #define CONSTANTS 32 /* constants of the columns */
 #define INPUTS 64 /* inputs */
-#define PARTIAL 66 /* partial sums */
+#define PARTIAL 66 /* partial sums of the current product */
 #define ALL_COLUMNS 32 /* columns of a work-group, for each product */
 #define ALL_QUADS 1 /* quads (four words of 32 bits) of a row of inputs, for each product */
 #define EPILOGUES /* parameters of the products' epilogues */
-/* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the last
- * product */
+/* the code of the products in order: HIDDEN(number, number of the next product) for each product
+ * except the last one, and FINAL(number) for the last one */
 #define PRODUCTS FINAL(0)
 /* the sizes of product 0; its offsets are in units of 16 bytes */
 #define L0_DEPTH 70 /* length of its inner products */
@@ -125,11 +126,15 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     uint nonzero = __ballot_sync(0xffffffffu, value != 0);                                    \
     uint positive = __ballot_sync(0xffffffffu, value > 0);
 
+/* Waits for the weights of product i, and calls use(column, inner product) for each column of the
+ * work-group. */
 #define MULTIPLY(i, use)                                                           \
     wait_once(barriers + i);                                                       \
     multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
         memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
 
+/* Computes product i, and writes the signs of its results to the inputs of product `next`. A lane
+ * writes the words of plane lane / CLUSTER to work-group lane % CLUSTER. */
 #define HIDDEN(i, next)                                                                         \
     clear_end<L##next##_QUADS, L##next##_WORDS, L##next##_PLANES>(memory + L##next##_INPUT);    \
     MULTIPLY(i, ([&](int column, int sum) {                                                     \
@@ -143,6 +148,8 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     }))                                                                                         \
     CLUSTER_BARRIER();
 
+/* FINAL computes the last product, i, and writes its results to y: their signs if OUT_WORD_BITS is
+ * not 0, else the results as floats. */
 #if OUT_WORD_BITS
 #define OUT_PARTS (OUT_WORD_BITS / 32)
 #define FINAL(i)                                                                                \

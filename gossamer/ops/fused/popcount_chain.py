@@ -94,9 +94,9 @@ class _Product:
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return four numbers per column, as an int32 array (work-groups, numbers).
 
-        The numbers are two thresholds, the direction of the comparison with them, and the factor by
-        which the column's sums are multiplied (the bits of a float). The direction and the factor
-        of padding columns are 0, so their results are 0.
+        The first three numbers are two thresholds, and the direction in which sums are compared
+        with them. The fourth number is the factor by which sums are multiplied, as the bits of a
+        float32. For padding columns, the direction and the factor are 0, so that results are 0.
         """
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
@@ -116,9 +116,9 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """A chain of products; each reads the result of the previous one.
+    """A chain of products; each product reads the result of the previous product.
 
-    signs: the expression that computes the signs of float inputs of the first product; None if the
+    signs: the expression that computes the first product's inputs, the signs of floats. None if the
     first product reads packed words.
     products: the products in order.
     """

@@ -3,8 +3,8 @@
 A fusion is computed by one algorithm in one step; a part of a network is computed by a network
 library such as ONNX Runtime. This module also recognises layers that occur in several fusions.
 
-A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
-Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
+One of these is the squeeze-and-excite layer, which is a whole fusion or belongs to a larger block.
+Source: J. Hu, L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, 
 def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray],
               of_part: Reference | None = None) -> list[np.ndarray]:
-    """Compute the parts one after another by their references, in float64.
+    """Compute the parts one after another, each by the reference of its op, in float64.
 
-    of_part: function that replaces the references of all parts.
+    of_part: function that replaces the references of all parts except reshapes.
     """
     # imported here because the registry imports this package
     from gossamer.ops.registry import OPS
@@ -182,7 +182,7 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
 
 @dataclass(frozen=True)
 class PartProblem(FusionProblem):
-    """A part of a network that is computed by a network library.
+    """A part of a network, computed by a network library such as ONNX Runtime.
 
     whole: whether the part is the whole network, so that no other layer needs the CPU cores.
     """
@@ -193,8 +193,8 @@ class PartProblem(FusionProblem):
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Draw inputs of the part.
 
-        If the first problem that reads an input overrides `example_inputs`, its method draws the
-        input.
+        If the first problem that reads an input overrides `example_inputs`, the problem's own
+        method draws this input.
         """
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
@@ -213,7 +213,7 @@ class PartProblem(FusionProblem):
 class ReshapeProblem(Problem):
     """A reshape within a part.
 
-    Outside of parts a reshape is not a problem: its output shares the input's memory.
+    Outside of a part, a reshape has no Problem, because its output shares the input's memory.
     """
 
     op: ClassVar[str] = "reshape"
@@ -271,7 +271,8 @@ class SqueezeExciteLayer:
     squeeze: the convolution that computes the squeezed channels from the means.
     excite: the convolution that computes the gates from the squeezed channels.
     scale: the expression that scales an element of the image. Its first operand is the gate of the
-    element's channel; its further operands are the elements of other tensors at the same index.
+    element's channel. Its further operands are elements of other tensors, at the same index as the
+    image's element.
     tensors: the sources of the other tensors.
     """
 
@@ -292,7 +293,9 @@ class SqueezeExciteLayer:
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Return the squeeze-and-excite layer that PARTS parts of a fusion form; None if they do not.
+    """Return the squeeze-and-excite layer formed by consecutive parts of a fusion.
+
+    Returns None if the PARTS parts from `first` on do not form such a layer.
 
     first: index of the first part.
     x: source of the image.
@@ -315,7 +318,8 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
     """Return the scaling of an element as an epilogue, and the sources of the other tensors.
 
-    Returns None if the element or its gate is not read exactly once, or if a tensor is read twice.
+    Returns None if the layer `scale` is not such a scaling, for example because it has constants or
+    reads a tensor twice.
     """
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None

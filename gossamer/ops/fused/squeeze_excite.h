@@ -1,8 +1,8 @@
 /* The two small products of a squeeze-and-excite layer, computed by a cluster of work-groups. Each
  * work-group computes a slice of the channels of an image.
  *
- * The first product has SQUEEZED results, each of which is a sum over all channels. `parts` holds
- * the partial sums over the channels of each work-group, as an array (work-groups, results). */
+ * The first product has SQUEEZED results. Each result is a sum over all channels. `parts` holds the
+ * partial sum over each work-group's channels for each result, as (work-groups, results). */
 
 #pragma once
 

@@ -57,6 +57,8 @@ class NumpyGather(HostAlgorithm):
 class DirectGather(KernelAlgorithm):
     """A kernel in which each work-item copies up to 16 bytes of one slice.
 
+    If slices have a single 16-bit element, a work-item may copy two slices.
+
     A tensor of rank 4 may have any layout if the indices are a constant of rank 1, such as a
     permutation of channels.
     """
@@ -87,8 +89,8 @@ class DirectGather(KernelAlgorithm):
         inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         itemsize = data.stored_dtype.itemsize
         (target,) = variant.outputs
-        # if the target is a slice of a larger tensor's channels, a row is the channels of a pixel;
-        # else a row is the whole target
+        # If the target is a slice of a larger tensor's channels, a row has the channels of one
+        # pixel. Otherwise the only row is the whole target.
         rows = Rows.of(target, 3 if any(target.format.other_channels) else 0)
         width = widest_element(itemsize, (inner, rows.size, rows.first, rows.pitch))
         defines: dict[str, object] = {

@@ -23,8 +23,8 @@
 /* The offset in `target` of the output element `index`. */
 #define TARGET(index) ((uint)first + QUOTIENT(index, row) * (uint)(pitch - row) + (index))
 
-/* Returns the slice that an index selects, from 0 to length - 1. Negative indices count from the
- * end; indices out of range are clamped. */
+/* Returns the number of the slice that an index selects, from 0 to length - 1. Negative indices
+ * count from the end; indices out of range are clamped. */
 INLINE int place_of(INDEX place, int length)
 {
     place = place < 0 ? place + length : place;

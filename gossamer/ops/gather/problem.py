@@ -20,10 +20,10 @@ class GatherProblem(Problem):
 
     data: spec of the tensor.
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
-    out of range the host raises an error; kernels cannot raise errors, and clamp the index.
+    out of range, the host raises an error; kernels cannot raise errors, and clamp the index.
     axis: index of the axis, from 0.
-    constants: indices of the operands that are constants, 0 for `data` and 1 for `indices`; the
-    weights hold them as `operand0` and `operand1`.
+    constants: indices of the operands that are constants. `data` has the index 0, and `indices` has
+    the index 1. The weights hold the constants as `operand0` and `operand1`.
 
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """

@@ -44,8 +44,8 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows that is assumed for the choice of a host product's configs (numbers of threads).
-The actual number of rows depends on the batch size, but configs must not."""
+"""Assumed number of rows, for which the configs (numbers of threads) of a host product are chosen.
+The actual number of rows depends on the batch size; configs must not depend on it."""
 
 
 class ConvolutionGemm(Algorithm):
@@ -60,7 +60,7 @@ class ConvolutionGemm(Algorithm):
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # matrices have no pixels, so NHWC and NCHW give the same variant, which is listed only once
+        # images of one pixel in NHWC and in NCHW become equal matrices; equal variants are merged
         return iter(dict.fromkeys(map(_of_matrices, self._convolution.variants(
             pointwise(problem), device))))
 
@@ -178,7 +178,7 @@ class FewRows(Algorithm):
 
 
 class HostGemm(Algorithm):
-    """A product with numpy.matmul."""
+    """A product computed by numpy.matmul."""
 
     op = "gemm"
     name = "host_gemm"
@@ -218,7 +218,8 @@ _LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in 
 """The configs; the keys are described in large.cl. On an H200 the first config is the fastest with
 CUDA, and one of the last two is the fastest with OpenCL."""
 _LEAST = 128
-"""Minimum number of rows and of columns; with fewer, much of a tile would be empty."""
+"""Minimum number of rows of the result, and minimum number of its columns. If a result had fewer,
+much of a tile would be empty."""
 
 
 class LargeGemm(Algorithm):

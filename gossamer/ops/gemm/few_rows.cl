@@ -1,6 +1,6 @@
-/* A matrix product of ROWS rows. Each work-group computes one column of the result from a
+/* A matrix product with ROWS rows. Each work-group computes one column of the result from a
  * contiguous row of weights. The kernel is memory-bound: it reads every weight once. A piece is
- * VECTOR neighbouring weights; the pieces of a row are distributed round-robin among the
+ * VECTOR neighbouring weights. The pieces of a row of weights are distributed round-robin among the
  * work-items. A work-item reads its first HELD pieces while the previous kernel still runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

@@ -1,8 +1,8 @@
 """Products with pruned weights on CPUs, compiled by LLVM.
 
-The input matrix is transposed to an image in NCHW of height 1, whose pixels are the rows of the
-matrix. The product is then a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result
-is transposed back.
+The input matrix is transposed to an image of height 1 in NCHW. The pixels of the image are the rows
+of the matrix. The product is then a pointwise convolution (gossamer.ops.conv2d.host_direct). The
+result of the convolution is transposed back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gossamer.ops.weights import Weights
 class HostDirectGemm(GeneratedCode):
     """A matrix product by code generated for this CPU.
 
-    Zero weights are skipped: a NaN or infinity in the input does not propagate to results whose
-    weights for this input are zero.
+    Zero weights are skipped. So a NaN or infinity in the input does not propagate to a result if it
+    would be multiplied by a zero weight.
     """
 
     op = "gemm"
@@ -85,6 +85,7 @@ class _Work(NamedTuple):
     """The data of a launch.
 
     image: the pointwise convolution.
+    threads: number of threads.
     there, back: the jobs that transpose the input and the result, without their arguments.
     """
 
@@ -103,7 +104,8 @@ def _input_bytes(image: Any, device: Device) -> int:
 def _convolution(problem: GemmProblem) -> Conv2dProblem:
     """Return the product as a convolution of the transposed matrix.
 
-    The rows of the matrix are padded with rows of zeros to a multiple of the vector length.
+    The matrix is padded with rows of zeros, so that the number of rows is a multiple of the vector
+    length.
     """
     lanes = native.processor().lanes
     return Conv2dProblem(1, problem.depth, 1, -(-problem.rows // lanes) * lanes, problem.columns,

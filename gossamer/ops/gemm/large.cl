@@ -20,10 +20,11 @@
 #define LANES_N 8 /* work-items of a warp along the columns */
 /* work-groups that must fit on a multiprocessor at once; this limits the registers per work-item */
 #define BLOCKS_PER_UNIT 1
-/* 0: rows, columns and depth are multiples of the tile's sizes, and no bounds are checked */
+/* 1: bounds are checked; 0: they are not, because rows, columns and depth are multiples of the
+ * tile's sizes */
 #define CHECKED 1
-/* tiles in shared memory: with 2, the next tile is loaded to registers first; with more,
- * asynchronous copies fill all tiles except the current one (CUDA from sm_80 on) */
+/* number of tiles in shared memory. 2: the next tile is loaded to registers first. More than 2:
+ * asynchronous copies fill all tiles except the current one (CUDA from sm_80 on). */
 #define TILES 2
 /* 1: a work-item reads the operands for the next k before it multiplies the operands for this k */
 #define EARLY 1
@@ -46,13 +47,17 @@
 #define ASYNC (TILES > 2)
 #define GROUP_SIZE_M 8 /* rows of tiles that a group of neighbouring work-groups computes */
 
-/* Elements of x per copy. All copies of a work-item begin at the same k. */
+/* TOGETHER: elements of x per copy. X_LOADS: copies of a work-item per tile. X_ROW(i), X_K and
+ * X_PLACE(i): the row, the index k and the offset in the tile of copy i's first element. X_K is the
+ * same for all copies of a work-item. */
 #define TOGETHER (ASYNC ? 1 : 4)
 #define X_LOADS (TILE_M * TILE_K / TOGETHER / WORK_GROUP_SIZE)
 #define X_ROW(i) ((item + (i) * WORK_GROUP_SIZE) / (TILE_K / TOGETHER))
 #define X_K (item % (TILE_K / TOGETHER) * TOGETHER)
 #define X_PLACE(i) (X_K * TILE_M + (X_ROW(i) ^ SWIZZLE(X_K)))
 
+/* Each copy of weights has four weights. WEIGHT_K(i), WEIGHT_COLUMN(i) and WEIGHT_PLACE(i): the
+ * index k, the column and the offset in the tile of copy i's first weight. */
 #define WEIGHT_UNIT(i) (item + (i) * WORK_GROUP_SIZE)
 #define WEIGHT_K(i) (WEIGHT_UNIT(i) / (TILE_N / 4))
 #define WEIGHT_COLUMN(i) (WEIGHT_UNIT(i) % (TILE_N / 4) * 4)
@@ -60,7 +65,7 @@
 
 #define SWIZZLE(k) ((k) / TOGETHER * (32 / (TILE_K / TOGETHER)) & 31)
 #define LANE_BITS (4 * LANES_M - 1)
-/* The offset in a tile of the element of x at index k in row i of this work-item. */
+/* The offset in a tile of x[i, k], where i is a row of this work-item, counted from 0. */
 #define X_AT(k, i)                                                      \
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))

@@ -34,22 +34,23 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""Maximum height and width of a depthwise filter, because kernels hold the inputs of a window in
-registers."""
+"""Maximum height and width of a depthwise filter. The limit exists because kernels hold the inputs
+of a window in registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
-"""Maximum number of image channels, and of inputs per window of a first convolution, that kernels
-can gather."""
+"""Limits of a first convolution whose windows kernels gather: the maximum number of image channels,
+and the maximum number of inputs per window."""
 
 
 @dataclass(frozen=True)
 class Block:
     """An inverted residual block or a separable convolution.
 
-    The block computes an expansion, which may be absent, a depthwise convolution and a projection.
+    The block computes an expansion, a depthwise convolution and a projection. The expansion may be
+    absent.
 
     problem: the fusion.
-    expand: the expansion: a 1x1 convolution, or a network's first convolution, whose windows are
-    larger. None if the block is a separable convolution.
+    expand: the expansion. It is a 1x1 convolution, or a network's first convolution, which has
+    larger windows. None if the block is a separable convolution.
     depthwise: the depthwise convolution.
     project: the projection, a 1x1 convolution.
     excite: the squeeze-and-excite layer between depthwise and project; None if there is none.
@@ -159,8 +160,8 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
 
     Returns None if `depthwise` is not a depthwise convolution, if `project` is not a 1x1
     convolution without groups, or if the parts are not a chain. In a chain, the first input of each
-    part is the result of the previous part; an element-wise part may read the previous result as
-    any of its inputs.
+    part is the result of the previous part. Only an element-wise part may read the previous result
+    as another input instead.
 
     first: the expanding convolution; empty if there is none.
     """
@@ -237,7 +238,7 @@ def reason_unfused(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Return the index in the fusion and the epilogue of each convolution.
+    """Return, for each convolution, its index in the fusion and its epilogue.
 
     The keys are the prefixes of the epilogues' macros in kernels.
     """

@@ -30,7 +30,7 @@ compiler spilled registers on sm_100. The limit does not apply to small expansio
 _MOST_PAIRS).
 """
 _MOST_PAIRS = 4
-"""Maximum (pixel tiles) x (pairs of channel tiles) per warp of a small expansion.
+"""Maximum of (pixel tiles) x (pairs of channel tiles) that a warp has at once in a small expansion.
 
 The accumulators of a small expansion fit the registers together with those of any projection.
 """
@@ -64,8 +64,8 @@ products themselves."""
 _ACCESS = 4
 """Cycles in which shared memory delivers 16 bytes to each lane of a warp."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
-"""Latency in cycles of a product that depends on the previous product's accumulators; in float32,
-the latency of three products and an addition."""
+"""Latency in cycles of a product that depends on the previous product's accumulators. In float32,
+this is the latency of three products and an addition."""
 _PHASE = 150.0
 """Fixed overhead of a phase in cycles, including the barrier after it."""
 _CACHED = 2**15
@@ -194,8 +194,8 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
     """Return the division of a chunk's expansion.
 
     The division's sizes are the numbers of pixel tiles and of pairs of channel tiles that a warp
-    expands at once. For all of these pixel tiles, the warp loads the weights only once; in float32
-    it also splits them into TF32 numbers only once.
+    expands at once. The warp loads the weights only once for all of these pixel tiles. In float32,
+    it also splits the weights into TF32 numbers only once.
 
     pixel_tiles: number of pixel tiles of the inputs that the work-group's depthwise windows cover.
     chunk: number of hidden channels.
@@ -265,8 +265,8 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
     stride: the stride in rows.
     rows_at_once: number of rows of outputs that a warp accumulates at once.
     """
-    # a product covers two neighbouring taps of a row or, if rows have odd length, the last taps of
-    # two rows
+    # A product covers two neighbouring taps of a row. If rows have odd length, further products
+    # cover the last taps of two rows.
     taps, columns_of_taps = math.prod(kernel), kernel[1] // 2 + kernel[1] % 2
     pairs = -(-taps // 2)
 

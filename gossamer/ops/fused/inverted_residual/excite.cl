@@ -1,9 +1,10 @@
 /* The gates of a squeeze-and-excite layer. The kernel computes the mean of each hidden channel over
- * the image, a first matrix product from the means to SQUEEZED numbers (squeeze), and a second
- * product from these numbers to one gate per channel (excite).
+ * the image. A first matrix product (squeeze) turns the means into SQUEEZED numbers. A second
+ * product (excite) turns these numbers into one gate per channel.
  *
- * A work-group computes the gates of one image. Weights are stored as (inputs, outputs), so that
- * neighbouring work-items read neighbouring weights. */
+ * A work-group computes the gates of one image. totals: sum of each channel over each tile of the
+ * image, as (images, tiles, hidden). share: 1 / (number of pixels). Weights are stored as
+ * (inputs, outputs), so that neighbouring work-items read neighbouring weights. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HIDDEN 64 /* hidden channels; the parameter `hidden` also counts their padding in memory */

@@ -84,8 +84,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     SHARED ALIGNED(16) float convolved[UNITS * 4 * CHUNK];
     int item = LOCAL_ID(0), image = GROUP_ID(2);
     int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) * TILE_W;
-    /* The halo begins at (above, left). Its rows top to bottom - 1 and its columns start to
-     * stop - 1 are inside the image. */
+    /* The halo is the HALO_H by HALO_W pixels under the tile's windows. It begins at (above, left)
+     * of the image. Its rows top to bottom - 1 and its columns start to stop - 1 are inside the
+     * image. */
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     int top = above < 0 ? -above : 0, start = left < 0 ? -left : 0;
     int bottom = height - above < HALO_H ? height - above : HALO_H;

@@ -37,8 +37,8 @@ _OUTPUTS = (49, 64, 32, 16)
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
-"""Maximum bytes of shared memory per work-group; with more, only one work-group would fit on a
-compute unit."""
+"""Maximum bytes of shared memory per work-group. If work-groups had more, only one of them would
+fit on a compute unit."""
 CONFIGS = 3
 """Number of candidate tiles per block."""
 _AT_ONCE = 2
@@ -90,8 +90,8 @@ class Tile:
     def products(self, block: Block) -> float:
         """Return the number of multiplications of a launch for one image.
 
-        Input pixels that several tiles read count once per tile. Outputs beyond the edge of the
-        image count, too.
+        An input pixel that several tiles read is counted once per tile. Outputs beyond the edge of
+        the image are also counted.
         """
         p = block.depthwise
         tiles = self.count(block)
@@ -214,8 +214,8 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
     """Return the launch that computes a block, or one of its two stages.
 
     convolves: whether to compute the expansion and the depthwise convolution. If not, x holds the
-    results of the depthwise convolution, as written by a launch without `projects`, and `gates`
-    holds the factors by which the kernel multiplies these results.
+    results of the depthwise convolution, which a launch without `projects` has written. The kernel
+    multiplies these results by `gates`.
     projects: whether to compute the projection. If not, the kernel writes the results of the
     depthwise convolution to y, and the sum of each channel over each tile to `totals`.
     """

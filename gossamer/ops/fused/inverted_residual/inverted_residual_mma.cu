@@ -29,9 +29,9 @@
  * and project the scaled channels (mma_excite.h).
  *
  * In float16, tensor cores also compute the depthwise convolution. The right operand of a product
- * has 16 rows, 8 channels for each of two taps; the diagonals of its two 8 x 8 blocks hold the
- * taps' weights. A warp computes RUN consecutive rows of outputs in each of 16 columns of the tile,
- * so that it loads each input once for all rows of the filter.
+ * has two blocks of 8 x 8 numbers, one for each of two taps. The diagonal of a block holds the
+ * tap's weights in 8 channels. A warp computes RUN consecutive rows of outputs in each of 16
+ * columns of the tile, so that it loads each input once for all rows of the filter.
  *
  * mma_sizes.h has the macros and their meanings. mma_gather.h and ops/image.h have further macros
  * for GATHERS, and mma_excite.h has further macros for EXCITES. */
@@ -78,8 +78,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                               + tile.start) * CHANNELS;
 #endif
 
-    /* The previous kernel may still run until pdl_wait. Up to there, the code copies only weights
-     * and constants, which no kernel writes, and initialises shared memory. */
+    /* Before pdl_wait, the previous kernel may still run. So the code before pdl_wait initialises
+     * shared memory, and copies only weights and constants, which no kernel writes. */
     if constexpr (BULK) {
         if (tile.item == 0) {
             UNROLL for (int i = 0; i < 2 * STAGES; i++)
@@ -231,8 +231,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int pixel_index = (GROUP_ID(2) * out_height + row) * out_width + column;
-            /* index of the epilogue's tensor operand: in the tile of x in shared memory, or in a
-             * tensor of y's shape */
+            /* index at which the epilogue reads its tensor operand: an index in the tile of x in
+             * shared memory, or in a tensor of y's shape */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left

@@ -102,10 +102,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # The best tiles in fitting[0] are candidates in all precisions. fitting[0] is
-        # precisions[-1] if any tile fits in this precision. Another precision adds its own best
-        # tiles in two cases: if none of the best tiles in fitting[0] fits in it, or if the block
-        # has squeeze-and-excite, where each tile is a whole image.
+        # fitting[0] is precisions[-1] if any tile fits in this precision. The best tiles in the
+        # precision fitting[0] are candidates in all precisions. Another precision adds its own best
+        # tiles in two cases: if none of the best tiles of fitting[0] fits in the other precision,
+        # or if the block has squeeze-and-excite, where each tile is a whole image.
         ranked = [precision for precision in fitting
                   if precision == fitting[0] or block.excite is not None or not any(
                       BlockTiling(block, tile, precision).fits(device.limits)
@@ -212,8 +212,8 @@ class SeparableMma(_FusedBlockMma):
 class StemMma(_FusedBlockMma):
     """A first convolution and a separable convolution in one kernel.
 
-    The kernel reads the network's input: a float32 image in NCHW, or other values, such as bytes in
-    NHWC, which it converts to the image.
+    The kernel reads the network's input. This is a float32 image in NCHW, or other values, such as
+    bytes in NHWC, from which the kernel computes the image.
     """
 
     name = "stem_mma"

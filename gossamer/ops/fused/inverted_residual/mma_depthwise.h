@@ -7,9 +7,9 @@
 
 #if CONVOLVES
 /* A warp convolves 16 pixels of 8 channels by matrix products. Each product multiplies the inputs
- * of two taps, a pair; the weights of both taps are on diagonals of the right operand. Each row of
- * a filter has ROW_PAIRS pairs of neighbouring taps. If a row has an odd number of taps, its last
- * tap is paired with the last tap of the row below (COLUMN_PAIRS pairs). If the number of rows is
+ * of a pair of taps by the weights of the pair, which are on diagonals of the right operand. Each
+ * row of a filter has ROW_PAIRS pairs of neighbouring taps. If rows have an odd number of taps, the
+ * last taps of two neighbouring rows are also a pair (COLUMN_PAIRS pairs). If the number of rows is
  * odd, too, the last tap of the last row remains. This single tap is multiplied alone. One load
  * writes the inputs of a pair to the consecutive registers that a product reads. */
 #define ROW_PAIRS (KERNEL_W / 2)
@@ -21,9 +21,9 @@
 /* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
 /* A column load reads the inputs of the last taps of two neighbouring rows. Every STRIDE_Y-th row
- * is the upper row of a column load. The inputs of the single tap are one row of a column load: the
- * lower row with SINGLE_IS_LOWER, because the next output reads this load as well; the upper row
- * without SINGLE_IS_LOWER. */
+ * is the upper row of a column load. The inputs of the single tap are one row of a column load.
+ * With SINGLE_IS_LOWER, they are the lower row, because the next output also reads this load.
+ * Without SINGLE_IS_LOWER, they are the upper row. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* upper row of the last column load for an output, relative to the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
@@ -39,8 +39,9 @@
      : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
                          : (int)((uint)(column) / TILE_W))
 
-/* The operands from one row of inputs for 16 pixels and 8 channels: `pairs` for the pairs of
- * neighbouring taps, `column` from the column load whose upper row is this row. */
+/* The left operands that are loaded from a row of inputs, for 16 pixels and 8 channels. pairs: the
+ * operands for the pairs of neighbouring taps. column: the operand of the column load whose upper
+ * row is this row. */
 struct RowOfInputs {
     uint4 pairs[MOST_PAIRS];
     uint4 column;
@@ -195,8 +196,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
     }
 }
 #else
-/* Convolves a chunk by multiply-adds. The parameters are those of the function for tensor cores
- * above. A work-item computes COLUMNS_AT_ONCE neighbouring outputs of a row in four channels. */
+/* Convolves a chunk by multiply-adds. The parameters have the same meanings as in the function for
+ * tensor cores above. A work-item computes COLUMNS_AT_ONCE neighbouring outputs of a row in four
+ * channels. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)

@@ -26,7 +26,8 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Writes the mean over the image of each channel of this work-group's convolved chunks. */
+/* Computes the mean over the image for each channel of this work-group's convolved chunks. means:
+ * (chunks, CHUNK). */
 INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
     for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {
@@ -51,8 +52,8 @@ INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, ui
     }
 }
 
-/* Computes this work-group's partial sum for each result of the first product, and writes it to all
- * work-groups of the cluster. weights: (results, channels). */
+/* Computes this work-group's partial sum for each result of the first product, and sends the
+ * partial sum to all work-groups of the cluster. weights: (results, channels). */
 INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int own_chunks,
                           int rank, uint warp, uint lane)
 {
@@ -69,8 +70,8 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
         give_part(parts, sum, number, rank, lane);
     }
 }
-/* Computes the gates for the channels of this work-group's chunks. gates: (chunks, CHUNK), followed
- * in shared memory by room for the partial sums and the results of the first product. */
+/* Computes the gates for the channels of this work-group's chunks. gates: (chunks, CHUNK). In
+ * shared memory, room for the first product's partial sums and results follows the gates. */
 INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, const Tile &tile,
                        const REAL *squeeze, const REAL *excite,
                        [[maybe_unused]] const float *small_constants)

@@ -36,7 +36,8 @@ INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], 
 /* Expands the pixels of a tile to a chunk of hidden channels. A unit is EXPAND_TILES tiles of
  * pixels for each warp of a warpgroup, by EXPAND_PAIRS pairs of channel tiles. Units are
  * distributed round-robin among the warpgroups. factors: the weights of the chunk. chunk_constants:
- * the channel operands of the chunk's epilogues. units: the number of units. */
+ * the channel operands of the chunk's epilogues. offsets: the offset of each pixel in `expanded`,
+ * in elements. units: the number of units. */
 INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factors,
                          [[maybe_unused]] const float *chunk_constants, const int *offsets,
                          const Tile &tile, int units)

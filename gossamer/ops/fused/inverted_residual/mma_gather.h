@@ -1,5 +1,5 @@
-/* Gathers the windows of an image for a network's first convolution, for
- * inverted_residual_mma.cu. */
+/* The gathering of an image's windows in inverted_residual_mma.cu, if the expansion is the first
+ * convolution of a network. */
 
 #pragma once
 
@@ -22,7 +22,7 @@
 
 #if GATHERS
 /* Writes the window of each pixel to the pixel's row of `inputs`. Numbers outside the image are
- * zeros. A work-item writes whole rows. image_top, image_left: rows of padding above the image, and
+ * zeros. A work-item writes whole rows. image_top: rows of padding above the image. image_left:
  * columns of padding to the left of the image. */
 INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GATHER_PARAMETERS)
 {

@@ -13,8 +13,8 @@
 #define TILE_W 4 /* columns of outputs of a tile */
 #define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 16 */
 #define WARPS 4 /* warps of a work-group */
-/* channels of x, a multiple of 8; with GATHERS, how many numbers a window has, rounded up to whole
- * steps of K */
+/* channels of x, a multiple of 8; with GATHERS, the number of inputs of a window, rounded up to a
+ * multiple of DEPTH */
 #define CHANNELS 16
 #define OUT_CHANNELS 24 /* channels of y, a multiple of 8 */
 #define KERNEL_H 3 /* rows of the window */
@@ -24,8 +24,8 @@
 /* 1: the block begins with an expansion; 0: x has the hidden channels */
 #define EXPANDS 1
 #define PADDED 0 /* 1: the last chunk has padding channels */
-/* tiles of 16 pixels that hold the pixels under the windows of a tile of outputs, a multiple of
- * EXPAND_TILES */
+/* number of tiles of 16 pixels into which the pixels under a tile's windows are divided; it is a
+ * multiple of EXPAND_TILES */
 #define ROW_TILES 3
 #define EXPAND_TILES 1 /* tiles of pixels that a warp expands at once */
 #define EXPAND_PAIRS 1 /* pairs of channel tiles that a warp expands at once */
@@ -42,7 +42,7 @@
 #define WGMMA 0
 #endif
 #if !defined CONFIGURED && !defined BULK
-/* 1: one work-item copies the weights of a chunk by bulk copies (sm_90); not with EXCITES */
+/* 1: one work-item copies the weights of a chunk by bulk copies (sm_90); always 0 with EXCITES */
 #define BULK 0
 #endif
 #if !defined CONFIGURED && !defined BLOCKS_PER_UNIT
@@ -65,8 +65,8 @@
 #define CLUSTER 1 /* work-groups of a cluster; a tile's chunks are distributed among them */
 #endif
 #if !defined CONFIGURED && !defined GATHERS
-/* 1: the expansion reads windows of an image, by filters of FILTER_H by FILTER_W; a window has
- * GATHERED numbers */
+/* 1: the expansion is a convolution of an image with filters of FILTER_H by FILTER_W; its windows
+ * have GATHERED numbers */
 #define GATHERS 0
 #endif
 #if !defined CONFIGURED && !defined EXCITES
@@ -120,7 +120,7 @@
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
 #define OFFSET_WORDS (ROW_TILES * 4)
-#define BARRIER_WORDS 3 /* room for two barriers of each of two stages, and one for sums */
+#define BARRIER_WORDS 3 /* room for five barriers: two for each of two stages, and one for sums */
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES) /* fragments (16 pixels by 8 channels) of results */
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)  /* maximum number of fragments per work-group */
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
@@ -134,9 +134,9 @@
  * for all chunks of a work-group. Without squeeze-and-excite, all words of a work-group's first
  * chunk are copied at once. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* Whether a chunk is projected while the next chunk is expanded: yes if a work-group has several
- * chunks, but not with squeeze-and-excite, where the projection needs the gates, which depend on
- * all chunks. */
+/* 1: a chunk is projected while the next chunk is expanded. This needs several chunks per
+ * work-group. It is impossible with squeeze-and-excite: there, the projection needs the gates, and
+ * the gates depend on all chunks. */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
@@ -156,11 +156,12 @@
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS) /* parts of a chunk in the expansion */
-/* number of columns, each of which is RUN vertically consecutive outputs */
+/* number of columns; a column is RUN outputs, one below the other */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* For loops of few iterations that a work-item runs only once. They are not unrolled: unrolled code
- * has more instructions, and code that runs only once waits until each instruction is fetched. */
+/* Precedes a loop of few iterations that a work-item runs only once. The loop is not unrolled:
+ * unrolled code has more instructions, and code that runs only once waits until each instruction is
+ * fetched. */
 #define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of K of the expansion whose loads are in flight at once */

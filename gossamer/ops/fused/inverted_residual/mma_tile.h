@@ -47,8 +47,9 @@ INLINE int quotient(int number, float reciprocal)
     return (int)(((float)number + 0.5f) * reciprocal);
 }
 
-/* Returns the position in shared memory of a column of the windows. With a stride of 2, the even
- * columns precede the odd columns, so that the columns that one tap multiplies are adjacent. */
+/* Returns the position in shared memory of a column of the windows. If tensor cores convolve with a
+ * stride of 2, the even columns precede the odd columns. Then the columns that one tap multiplies
+ * are adjacent. */
 INLINE int column_offset(int column)
 {
     return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
@@ -84,8 +85,8 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
 }
 
 #if EXPANDS
-/* Writes the offset of each pixel's hidden channels, and pads each pixel's inputs with zeros to
- * whole steps of K. */
+/* Writes the offset of each pixel's hidden channels to `offsets`, and pads each pixel's inputs with
+ * zeros to whole steps of K. */
 INLINE void prepare_inputs(REAL *inputs, int *offsets, const Tile &tile)
 {
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)

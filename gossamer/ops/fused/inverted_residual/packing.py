@@ -92,7 +92,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
     """Return the C declarations of an epilogue's operands.
 
     constants: name of the array that holds the channel operands one after another.
-    first: index in the array of the epilogue's first channel operand.
+    first: number of channel operands in the array before those of the epilogue.
     size: number of elements of each channel operand in the array, as a C expression.
     tensor: name of the array of tensor operands.
     """
@@ -138,8 +138,8 @@ def _half_bounds(expression: Expression) -> tuple[float, float] | None:
     """Return the bounds to which an expression clips its first input.
 
     Returns None if the expression does anything else, or if float16 cannot represent a bound
-    exactly. With exact bounds, rounding the input to float16 before or after clipping gives the
-    same result.
+    exactly. If the bounds are exact, the result is the same whether the input is rounded to float16
+    before or after clipping.
     """
     if expression.outputs == (0,):
         return -np.inf, np.inf

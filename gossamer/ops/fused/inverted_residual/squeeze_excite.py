@@ -140,7 +140,7 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Return the number of work-items that compute each output of the squeezing convolution."""
+    """Return how many work-items together compute one output of the squeezing convolution."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 

@@ -44,8 +44,9 @@ _MOST_EXCITED_SUMS = 48
 precision is TF32 or float32, and a work-group has 16 warps. With more accumulators, the compiler
 spilled registers on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""With wgmma and at most 16 warps per multiprocessor: maximum number of accumulators of expansion
-and projection that leave a work-item enough registers for four rows of depthwise outputs."""
+"""Maximum number of accumulators of expansion and projection for which a work-item has enough
+registers for four rows of depthwise outputs. Applies to wgmma with at most 16 warps per
+multiprocessor."""
 _UNIT_BYTES = 233472
 """Bytes of shared memory per multiprocessor of sm_90a."""
 _MOST_GRID = 65535
@@ -55,8 +56,8 @@ _FEW_WARPS = 8
 warp computes four rows of depthwise outputs at once instead of two."""
 _BARRIER_WORDS = 3
 """Number of 16-byte words for the barriers of copies and sums."""
-# The rates below were fitted to a ranking of MobileNet's tiles. The ranking is that of a cost model
-# which was fitted to 900 measured times of small and large batches on an H200.
+# The rates below were fitted to a ranking of MobileNet's tiles. A cost model computed the ranking.
+# That model had been fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
 """Factors by which the busy and the waited cycles of a phase are multiplied (see Division), and the
 fixed overhead of a phase in cycles, including the barrier after it."""
@@ -143,8 +144,8 @@ class BlockTiling:
     def operands(self) -> int:
         """Number of elements stored per pixel of the block's input.
 
-        An element is an input channel or, if the first convolution gathers windows, an input of the
-        pixel's window; windows are padded with zeros to a multiple of the step of K.
+        An element is an input channel. If the first convolution gathers windows, an element is an
+        input of the pixel's window, and windows are padded with zeros to whole steps of K.
         """
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
@@ -305,8 +306,8 @@ class BlockTiling:
     def rows_at_once(self) -> int:
         """Number of rows of depthwise outputs that a warp accumulates at once on tensor cores.
 
-        With few warps the number is larger, because registers are free and the warps alone hide
-        little latency.
+        With few warps the number is larger. There are then enough registers, and the warps alone
+        would hide too little latency.
         """
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
