@@ -521,8 +521,8 @@ class Plan(CallablePlan):
         -------
         dict of str to int
             Bytes of "weights", "activations" and "workspace". Weights include all their packed
-            forms and the constants of contexts; on the host, only layers computed on bits have
-            packed forms, and other layers use the arrays of the file. Activations and workspace are
+            forms and the constants of contexts. On the host, only layers computed on bits have
+            packed forms; other layers use the arrays of the file. Activations and workspace are
             summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()

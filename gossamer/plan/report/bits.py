@@ -20,7 +20,7 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The dtype on which a layer, or all layers of a step, are computed.
+    """Whether the layers of a step are computed on bits, trits or floats, and why.
 
     form: "bits", "trits" or "floats".
     reason: why the layer is computed on floats; "" for bits and trits.

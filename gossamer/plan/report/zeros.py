@@ -18,8 +18,8 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Maximum density at which a report has a line on a layer's zeros even if the plan skips none. The
-value is a rule of thumb."""
+"""If a layer's density is at most this value, a report has a line on the layer's zeros even if the
+plan skips none. The value is a rule of thumb."""
 _NOT_TRIED = "not tried: "
 NOT_MEASURED = "nothing was measured; run `gossamer compile`, or set an effort, to measure"
 NOT_KEPT = ("a saved plan contains no times; call profile() to measure the plan, or set an effort "

@@ -126,8 +126,8 @@ class HostTransfers:
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
         """Return page-locked memory for an input or output.
 
-        This is the array itself if it is page-locked; if not, staging memory. None for an array
-        that the driver copies from or to pageable memory, and for an empty array.
+        For a page-locked array, this is the array itself; for other arrays, it is staging memory.
+        None for an array that the driver copies from or to pageable memory, and for an empty array.
         """
         if not self._device.locks_pages or not array.nbytes:
             return None

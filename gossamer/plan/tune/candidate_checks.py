@@ -33,8 +33,8 @@ operations is at most this limit."""
 _DRAWS = 8
 """Number of times that inputs are drawn if an output has few values."""
 _CHEAP = 2**26
-"""Maximum number of operations of a reference for which inputs are drawn several times. A CPU takes
-less than a second for them."""
+"""Inputs are drawn several times only if the reference has at most this number of operations. A CPU
+takes less than a second for this number."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy's warnings about huge and infinite weights. The warnings are not needed, because

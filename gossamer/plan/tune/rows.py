@@ -24,8 +24,8 @@ from gossamer.tensor import Format, memory_format
 NOT_TRIED = "not tried"
 """For a candidate that was left out, the reason shown in reports starts with this text."""
 _FUSED = 1.25
-"""Maximum ratio of a fusion's time to the time of its unfused layers at which the fusion may still
-pay off. It exceeds 1 because a fusion may save conversions."""
+"""A fusion may pay off if its time is at most this factor times the time of its unfused layers. The
+factor exceeds 1 because a fusion may save conversions."""
 UNTIMED = 0.95
 """Factor on the estimate of a row without a time, so that a row whose estimate equals the best
 measured time is measured."""
