@@ -36,8 +36,8 @@ _address = torch.Tensor.data_ptr
 class Weights:
     """The parameters and buffers of a module.
 
-    Buffers that no output depends on are excluded, as are lazy and sparse tensors, for which
-    `optimize` raises errors.
+    Buffers that no output depends on are excluded. Lazy and sparse tensors are excluded, too,
+    because `optimize` raises errors for them.
 
     paths: the names of the parameters and buffers.
     without: names of further parameters and buffers to exclude.

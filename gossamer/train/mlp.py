@@ -265,8 +265,8 @@ class MLP(Predictor):
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,). A matrix of labels (multilabel) is an error.
         sample_weight : array_like of float, shape (n,), optional
-            Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
-            first divided by their mean.
+            Weight of each sample, 0 or more. The weights are divided by their mean; then the loss
+            of each sample is multiplied by the sample's weight.
         validation : pair of array_like, optional
             x and y on which the network is evaluated after each epoch, to find the best epoch.
         on_epoch : callable, optional

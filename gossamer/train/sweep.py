@@ -262,8 +262,8 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
         this machine belongs to, or "local". All workers must have access to the folder of
-        checkpoints, from which the training of a lost worker's networks is resumed. With a cluster,
-        `device` must be a name.
+        checkpoints: if a worker is lost, the training of its networks is resumed from there. With a
+        cluster, `device` must be a name.
     processes : int, optional
         Number of processes that train on the host, including this one. None means one for each
         processor, or only this process if training is expected to take less than a second.

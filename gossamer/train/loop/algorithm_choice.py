@@ -40,8 +40,8 @@ class AlgorithmChoice:
 
     config: the fastest config; None if nothing was measured.
     samples: maximum number of samples in one launch.
-    precision: the least precise of TRAINING_PRECISIONS that is allowed; that of the fastest variant
-    if variants were measured.
+    precision: the precision of the fastest variant if variants were measured; if not, the least
+    precise of TRAINING_PRECISIONS that is allowed.
     """
 
     device: Device
