@@ -66,8 +66,7 @@ class Plan(CallablePlan):
     Attributes
     ----------
     choosing : Plan
-        The plan of the same kind of device that chooses first; this plan itself, unless
-        `choose_beside` named another.
+        The plan that `choose_beside` named; this plan itself if that method was not called.
 
     Raises
     ------
@@ -78,7 +77,7 @@ class Plan(CallablePlan):
     def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
                  note: Callable[[str], None] = debug.logger.info) -> None:
-        # import the code that measures only if something is to be measured
+        # imported here, because plans without an effort measure nothing and need no tuner
         if tuner is None and policy.effort is not None:
             from gossamer.plan.tune.tuner import Tuner
 
@@ -131,8 +130,8 @@ class Plan(CallablePlan):
         Returns
         -------
         str
-            The report of the last computed batch size or, if that size has no plan, of the last
-            planned one. If an effort is given and no size is planned, a sentence says so instead.
+            The report of the last computed batch size. If that size is not planned, the report of
+            the last planned size. If an effort is given and no size is planned, a sentence says so.
         """
         from gossamer.plan.report.html import paragraph
 
@@ -394,7 +393,7 @@ class Plan(CallablePlan):
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed. If none was
-            computed, 1, or the file's batch size if the network does not run at 1.
+            computed, the default is 1, or the file's batch size if the network does not support 1.
 
         Returns
         -------
@@ -421,7 +420,7 @@ class Plan(CallablePlan):
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed. If none was
-            computed, 1, or the file's batch size if the network does not run at 1.
+            computed, the default is 1, or the file's batch size if the network does not support 1.
 
         Returns
         -------
@@ -460,7 +459,7 @@ class Plan(CallablePlan):
         ----------
         batch : int, optional
             The number of images; by default the last batch size that was computed. If none was
-            computed, 1, or the file's batch size if the network does not run at 1.
+            computed, the default is 1, or the file's batch size if the network does not support 1.
 
         Returns
         -------
@@ -522,8 +521,8 @@ class Plan(CallablePlan):
         -------
         dict of str to int
             Bytes of "weights", "activations" and "workspace". Weights include all their packed
-            forms and the constants of contexts; on the host, only layers computed on bits have
-            packed forms, and other layers use the arrays of the file. Activations and workspace are
+            forms and the constants of contexts. On the host, only layers computed on bits have
+            packed forms; other layers use the arrays of the file. Activations and workspace are
             summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()

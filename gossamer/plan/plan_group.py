@@ -32,7 +32,8 @@ class PlanGroup(Closable):
     Parameters
     ----------
     plans : sequence of Plan
-        A plan of the same network for each device. A plan that is listed twice is two workers.
+        A plan of the same network for each device. A plan that is listed twice counts as two
+        workers.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class PlanGroup(Closable):
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
 
     def _members(self) -> Members:
-        """Return the devices, which have processes where that makes them faster."""
+        """Return the devices; each has its own process if that makes the group faster."""
         from gossamer.plan import group_processes
 
         calls = [plan.calls("be shared by several devices") for plan in self.plans]
@@ -244,7 +245,7 @@ class PlanGroup(Closable):
         """Return page-locked arrays for inputs.
 
         The devices read page-locked memory at the full speed of their buses. Fill the arrays in
-        place, and call or stream the group with them: no copy is made on the CPU, also where each
+        place, and call or stream the group with them. The CPU then copies nothing, even if each
         device has its own process. The arrays stay valid when the group is closed.
 
         Parameters
@@ -260,7 +261,7 @@ class PlanGroup(Closable):
         Raises
         ------
         InputError
-            If the batch size is less than 1, or not supported by the network, or the group is
+            If the batch size is less than 1, if the network does not support it, or if the group is
             closed.
         OutOfMemoryError
             If the memory of the arrays cannot be page-locked.
@@ -276,8 +277,8 @@ class PlanGroup(Closable):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else as for
-            `Plan.report`.
+            The number of images; by default the last batch size that was computed. If none was
+            computed, the default is that of `Plan.report`.
 
         Returns
         -------
@@ -292,8 +293,8 @@ class PlanGroup(Closable):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else as for
-            `Plan.report`.
+            The number of images; by default the last batch size that was computed. If none was
+            computed, the default is that of `Plan.report`.
 
         Returns
         -------

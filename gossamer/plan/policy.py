@@ -211,8 +211,8 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """Return a layer's eligible algorithms, their device, and reasons against the others.
 
-    The device is `device`, or the host if no algorithm may compute the layer on `device`. For each
-    other algorithm, there is a reason why it may not compute the layer.
+    The device is `device`, or the host if no algorithm may compute the layer on `device`. The
+    reasons say, for each algorithm that is not eligible, why it may not compute the layer.
 
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
@@ -254,7 +254,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
     skip zeros; any other layer uses dense algorithms. Direct sparse convolution was published with
     this rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
     arXiv 1802.10280, 2018).
-    A rule other than the first is skipped if it would leave no algorithm.
+    The first rule always applies. Any other rule is skipped if it would leave no algorithm.
 
     able: the algorithms that can compute the layer.
     """

@@ -42,7 +42,7 @@ _Made = TypeVar("_Made")
 
 @dataclass
 class Layer:
-    """One unit of lowered work.
+    """One unit of a network's computation.
 
     A layer is the problem of a node, a fusion of several layers, an inserted conversion, or a
     reshape.
@@ -143,8 +143,8 @@ class Step:
     in_place: bool = False
     """Whether the step has nothing to do, because its result is already in its output's memory."""
     placed_variant: Variant | None = None
-    """The variant whose inputs and outputs have the formats of channel slices: an input or output
-    may be a slice of the channels of a larger tensor. None if no input or output is a slice."""
+    """If an input or output of the step is a slice of the channels of a larger tensor: the variant
+    with the formats of these slices. None for all other steps."""
     part: str = ""
     """Name of the part, if a report shows this step for one layer of a part; empty for the steps of
     a program."""
@@ -272,8 +272,8 @@ def responsive() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# NumPy's warnings about huge or infinite weights are not needed: the check of a candidate's outputs
-# finds wrong results
+# NumPy's warnings about huge or infinite weights are not needed, because the check of a candidate's
+# outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device) -> Prepared:

@@ -203,8 +203,9 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         The device of each worker, such as "cuda" or "host"; by default the plan's device if `model`
         is a plan, else the best device of the machine that calls this function.
     workers : int, optional
-        Maximum number of workers; by default one per GPU of the cluster for CUDA devices. For other
-        devices, one per processor, except for one processor that Ray needs.
+        Maximum number of workers. For CUDA devices, the default is one worker per GPU of the
+        cluster. For other devices, it is one worker per processor, except for one processor that
+        Ray needs.
     effort : str, optional
         Effort of the measurements before a plan is chosen, once for each kind of device.
 

@@ -267,7 +267,7 @@ class Exchange:
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hand requests to batchers once an iteration of the loop brings no further ones.
+        """Hand requests to batchers once an iteration of the loop brings no further request.
 
         before: number of requests before the last iteration.
         until: the loop's time at which requests are handed over in any case.

@@ -51,8 +51,8 @@ of torch's kernel launches."""
 _MOST_FORMS = 8
 """Largest number of combinations of input shapes and dtypes that gossamer computes per graph."""
 _MANY_CHANGES = 8
-"""A graph is left to torch if its weights have changed more often than this, and in more than a
-quarter of its calls."""
+"""A graph is left to torch if its weights have changed in more calls than this, and in more than a
+quarter of all its calls."""
 _MOST_REPORTS = 64
 """Number of reports that are kept."""
 
@@ -259,7 +259,8 @@ class _Plans:
                 return
             is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
-            # create the watch before the weights are read, because they may change meanwhile
+            # create the watch before the weights are read: a weight that changes in between is then
+            # noticed
             watch = self._watched(weights)
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)

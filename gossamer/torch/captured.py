@@ -140,7 +140,7 @@ def module_of(program: Any) -> Any:
     """Return the module of an exported program.
 
     The module does not run the program's guards, so it also accepts inputs of other sizes than the
-    example's. Other objects are returned unchanged.
+    example's. An object that is not an exported program is returned unchanged.
     """
     if not isinstance(program, torch.export.ExportedProgram):
         return program

@@ -19,8 +19,8 @@ class TensorGraph:
 
     module: the module, a function of the graph's inputs.
     weights: attribute names of the weights, by the indices of the arguments that are weights.
-    numbers: values of the 0-D tensors that are read only by item(), by the arguments' indices. The
-    values are constants of the module.
+    numbers: the values of 0-D tensors that only item() reads, by the arguments' indices. The values
+    are constants of the module.
     inputs: the indices of the arguments that are inputs of the module.
 
     All other arguments are sizes, which the module reads from the shapes of its inputs.

@@ -175,7 +175,7 @@ class _Run(fx.Interpreter):
 
     refused: why torch must compute the whole graph; "" if gossamer may compute parts of it.
     random: names of the nodes that draw random numbers.
-    writes: for each node that writes a value of the graph, by name, the number of this value's
+    writes: by the name of each node that writes a value of the graph, the number of this value's
     storage; 0 if the node writes several values.
     memory: for each storage, by its number, the nodes with values in it.
     """
@@ -231,7 +231,7 @@ class _Run(fx.Interpreter):
 
 
 class _Observer(TorchDispatchMode):
-    """Passes the operators that nodes call to a run."""
+    """Tells a run which operators its nodes call."""
 
     def __init__(self, run: _Run) -> None:
         super().__init__()

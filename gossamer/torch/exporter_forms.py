@@ -22,7 +22,8 @@ from gossamer.model.graph import Graph
 from gossamer.onnx_model import subgraphs
 
 Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
-"""Output sizes of an interpolation, and its scale factors; None if forward passes none."""
+"""Output sizes of an interpolation, and its scale factors. The factors are None if forward passes
+none."""
 _aten = torch.ops.aten
 _MOST_BYTES = 1 << 16
 """Largest number of bytes of a constant that is read as sizes or an index."""

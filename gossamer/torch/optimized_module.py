@@ -169,7 +169,8 @@ class OptimizedModule(nn.Module):
         check_kind(module)
         with self._lock:
             weights = Weights(module)
-            # create the watch before the weights are read, because they may change meanwhile
+            # create the watch before the weights are read: a weight that changes in between is then
+            # noticed
             watch = weights.watched()
             old, self._plan = self._plan, self._replan(self._plan, module)
             if self._followed is not None:
@@ -261,7 +262,7 @@ class OptimizedModule(nn.Module):
 
     def _reference(self, module: nn.Module, weights: Weights, watch: Watch,
                    ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
-        """Return a module's weak reference, its weights and a watch.
+        """Return a weak reference to a module, the module's weights and a watch.
 
         When the module is freed, it is no longer followed.
         """
@@ -293,8 +294,8 @@ def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
 def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides.
 
-    If the tensor does not have the shape `shape`, the copy is dense, with its axes in memory in the
-    order of decreasing strides.
+    If the tensor does not have the shape `shape`, the copy is dense, and its axes are in memory in
+    the order of decreasing `strides`.
     """
     if tensor.shape == shape:
         for axis, stride in enumerate(strides):

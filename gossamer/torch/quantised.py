@@ -18,8 +18,8 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""For each of torch's functions, this module's names for the function's first arguments. A dtype
-may follow them."""
+"""For each of torch's functions, this module's names for the function's first arguments. In a call,
+a dtype may follow these arguments."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
 """Names of arguments in this module, by torch's names, if they differ."""

@@ -36,8 +36,8 @@ _address = torch.Tensor.data_ptr
 class Weights:
     """The parameters and buffers of a module.
 
-    Buffers that no output depends on are excluded, as are lazy and sparse tensors, for which
-    `optimize` raises errors.
+    Buffers that no output depends on are excluded. Lazy and sparse tensors are excluded, too,
+    because `optimize` raises errors for them.
 
     paths: the names of the parameters and buffers.
     without: names of further parameters and buffers to exclude.
@@ -143,7 +143,7 @@ def _captures(tensors: Sequence[Any]) -> bool:
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Return a copy with computed weights as plain parameters.
+    """Return a copy of a module, with plain parameters instead of computed weights.
 
     Computed weights are those that torch.nn.utils.prune, weight_norm, spectral_norm and
     parametrisations compute. If the module has none, the module itself is returned.
@@ -191,7 +191,7 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Recompute the weights of hooks without gradients.
+    """Recompute, without gradients, the weights that hooks compute.
 
     deepcopy does not support tensors that were computed with gradients.
     """

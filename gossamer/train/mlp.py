@@ -123,10 +123,10 @@ class MLP(Predictor):
         Name of the training algorithm; None means that `effort` selects it.
     precision : {"fp32", "tf32"}
         Lowest precision allowed. With "tf32", "batched" rounds the operands of products to 11
-        significant bits and computes these on an NVIDIA GPU's tensor cores; parameters, sums and
-        updates stay float32. Without an effort, a warning says if TF32 is not used. With an effort,
-        variants whose error is above 0.002 after the measured samples are not used; with "adam"
-        errors are often larger.
+        significant bits, and computes the products on an NVIDIA GPU's tensor cores. Parameters,
+        sums and updates stay float32. Without an effort, a warning says if TF32 is not used. With
+        an effort, variants whose error is above 0.002 after the measured samples are not used; with
+        "adam" errors are often larger.
     **unknown
         Any other parameter raises an InputError. For a parameter of scikit-learn's networks, the
         message names the equivalent in MLP.
@@ -172,7 +172,8 @@ class MLP(Predictor):
     The host always uses "numpy".
 
     Sources: published() uses the settings of a publication of 2013 on back-propagation on a GPU
-    with all data in GPU memory. Adam: Kingma and Ba (2015).
+    with all data in GPU memory. Adam: D. P. Kingma and J. Ba, "Adam: a method for stochastic
+    optimization", ICLR 2015.
     """
 
     validation_scores_: list[float]
@@ -264,8 +265,8 @@ class MLP(Predictor):
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,). A matrix of labels (multilabel) is an error.
         sample_weight : array_like of float, shape (n,), optional
-            Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
-            first divided by their mean.
+            Weight of each sample, 0 or more. The weights are divided by their mean; then the loss
+            of each sample is multiplied by the sample's weight.
         validation : pair of array_like, optional
             x and y on which the network is evaluated after each epoch, to find the best epoch.
         on_epoch : callable, optional

@@ -68,7 +68,7 @@ class NetworkTraining:
     split: index of its samples among the sweep's splits.
     device: device that trains, or the argument of find() that names it.
     effort, algorithm, precision: arguments of choose(), which selects the algorithm.
-    epochs: number of epochs at which training pauses.
+    epochs: number of finished epochs at which training pauses.
     state: the training state; None before training begins.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     seconds: duration of the finished epochs, during which other networks may have been trained,

@@ -80,8 +80,8 @@ class Estimator:
         """Return scikit-learn's description of the estimator."""
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
-        # an untrained estimator without a task is reported as a classifier, because scikit-learn
-        # inspects the y of classifiers before it treats y as labels
+        # an untrained estimator without a task is reported as a classifier: scikit-learn treats the
+        # y of a classifier as labels only after it has inspected y
         is_regressor = self._learns_numbers
         return Tags("regressor" if is_regressor else "classifier",
                     TargetTags(required=True, multi_output=is_regressor),
@@ -103,7 +103,7 @@ class Estimator:
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
             one_of(name, cls._defaults()) if own is None else
-            f"its equivalent of this parameter of scikit-learn is {own}"))
+            f"scikit-learn's parameter of this name corresponds to {own} here"))
 
 
 class classifiers_only:
@@ -189,7 +189,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet, or x is wrong: a data frame must have the columns
+            If the network is not trained yet, or if x is wrong: a data frame must have the columns
             of the data frame that was trained on, in their order.
         """
         y = self._outputs(x)
@@ -216,7 +216,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet or is for regression, or x is wrong.
+            If the network is not trained yet, if it is for regression, or if x is wrong.
         """
         y = self._outputs(x)
         if self._state.settings.loss == "cross_entropy":
@@ -243,7 +243,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet or is for regression, or x is wrong.
+            If the network is not trained yet, if it is for regression, or if x is wrong.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(x))
@@ -269,7 +269,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet, or x or y are wrong.
+            If the network is not trained yet, or if x or y is wrong.
         """
         network = self._network()
         if not hasattr(self, "classes_"):
@@ -323,8 +323,8 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet, prepared samples do not have its number of inputs,
-            or the file cannot be written.
+            If the network is not trained yet, if prepared samples do not have the network's number
+            of inputs, or if the file cannot be written.
         """
         from gossamer.train import export
 

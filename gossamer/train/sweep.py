@@ -29,7 +29,7 @@ from gossamer.train.training_data import check_memory_of_all
 _MOST = 1_000_000
 """Maximum number of combinations of a grid."""
 _ROUNDS = "rounds.json"
-"""The file, in a folder of checkpoints, that lists the networks left after each round of successive
+"""The file, in a folder of checkpoints, that lists the configs left after each round of successive
 halving."""
 
 Grid = Mapping[str, Iterable[Any]]
@@ -64,8 +64,8 @@ class SweepResult:
         - round (int): the last round of successive halving that the network took part in, from 0,
         - state (str): "trained", "target reached", "no improvement" if the patience ended training,
           "stopped by halving after epoch ...", or a sentence that says how training diverged (the
-          network is then as it was before the epoch that diverged); if training was interrupted
-          also "stopped after epoch ..." or "not begun",
+          network is then as it was before the epoch that diverged). After an interruption, the
+          state can also be "stopped after epoch ..." or "not begun",
         - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
@@ -120,9 +120,10 @@ class SweepResult:
         losses, rounds = self.values("loss").mean(axis=1), self.values("round")[:, 0]
         trained = np.flatnonzero(np.isfinite(means))
         if not len(trained):
+            failed = self.rows[np.isfinite(self.scores).argmin()]
             raise TrainingError("there is no best config: in every config, at least one network "
-                                "diverged or was not begun; the state of the first is: "
-                                f"{self.rows[0]['state']}")
+                                "diverged or was not begun; the state of the first such network "
+                                f"is: {failed['state']}")
         return min(trained.tolist(),
                    key=lambda config: (-rounds[config], -means[config], losses[config]))
 
@@ -179,7 +180,7 @@ class _Network:
     is_halted: bool = False
 
     def row(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the network's row of a SweepResult, with these parameters."""
+        """Return the network's row of a SweepResult, with the parameters `names`."""
         training, state = self.training, self.training.state
         epochs = 0 if state is None else state.epochs_done
         failure = "" if state is None else state.failure
@@ -239,7 +240,7 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
         Each config is trained once for each part: a network is trained on the other parts and
         validated on this part.
     validation : pair of array_like, optional
-        x and y to validate all networks on, in place of folds.
+        x and y to validate all networks on, instead of folds.
     sample_weight : array_like of float, shape (n,), optional
         Weight of each sample, as for MLP.fit().
     device : str or Device, optional
@@ -247,10 +248,12 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     halving : int, optional
         Factor f of successive halving, 2 or more, which stops unpromising networks early. There are
         k = floor(log_f(min(configs, epochs))) rounds before the last one. In the first round, all
-        networks are trained for a fraction 1 / f**k of their epochs. After each round, the fraction
-        1 / f of the configs with the highest mean scores continues to f times as many epochs; ties
-        are broken by the lower loss, then by the order. See Jamieson and Talwalkar
-        (2016), and the algorithm SuccessiveHalving in Li et al. (2018), Hyperband.
+        networks are trained for a fraction 1 / f**k of their epochs. After each round, the configs
+        are ranked by their mean scores, and the best fraction 1 / f of them continues to f times as
+        many epochs. Configs with equal scores are ranked by lower loss, then by their order.
+        Sources: K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and
+        hyperparameter optimization", AISTATS 2016; L. Li et al., "Hyperband: a novel bandit-based
+        approach to hyperparameter optimization", JMLR 18, 2018 (algorithm SuccessiveHalving).
     checkpoint : str or Path, optional
         Folder of checkpoints, created if it is missing. Each network has a file in the folder. The
         file is replaced from time to time, after an epoch.
@@ -259,8 +262,8 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
         this machine belongs to, or "local". All workers must have access to the folder of
-        checkpoints, from which the training of a lost worker's networks is resumed. With a cluster,
-        `device` must be a name.
+        checkpoints: if a worker is lost, the training of its networks is resumed from there. With a
+        cluster, `device` must be a name.
     processes : int, optional
         Number of processes that train on the host, including this one. None means one for each
         processor, or only this process if training is expected to take less than a second.
@@ -273,16 +276,16 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
     Raises
     ------
     InputError
-        If a setting or the data are wrong, the host has too little memory for all networks, or
-        the checkpoint belongs to other networks; the message names the config.
+        If a setting is wrong, if the data are wrong, if the host has too little memory for all
+        networks, or if the checkpoint belongs to other networks. The message names the config.
     OutOfMemoryError
         If a device has no room.
     """
     if resume and checkpoint is None:
         raise InputError("resume=True needs checkpoints to continue from: give checkpoint=FOLDER")
     if folds is not None and validation is not None:
-        raise InputError("folds and validation are mutually exclusive: each fold is validated on "
-                         "the rows that it leaves out; give one of them")
+        raise InputError("give folds or validation, not both: with folds, each network is "
+                         "validated on the rows of its own fold")
     for name, value, least in (("halving", halving, 2), ("processes", processes, 1)):
         if value is not None and (not isinstance(value, Integral) or value < least):
             raise InputError(f"{name} {value!r}: expected a whole number of {least} or more")

@@ -83,7 +83,7 @@ class SweepData:
             data.rows(rows) if is_scaled and self._folds is not None else data))
 
     def digest(self, settings: Settings, index: int) -> str:
-        """Return the hash of the samples to which a network's checkpoint belongs."""
+        """Return the hash of a network's samples, which its checkpoint records."""
         split, chooses = self.splits[index], settings.keep == "best"
         if (index, chooses) not in self._digests:
             self._digests[index, chooses] = digest_of(

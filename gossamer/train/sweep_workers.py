@@ -141,8 +141,8 @@ class SweepWorkers:
     def _finish(self, job: _Job, future: Future[Any]) -> None:
         """Wait for the results of a job.
 
-        If the job's process ended before its time, another process repeats the job. If no other
-        process is left, this process repeats it.
+        If the job's process ended before the job was done, another process repeats the job. If no
+        other process is left, this process repeats it.
         """
         while True:
             try:

@@ -19,8 +19,8 @@ from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
-"""Maximum number of distinct values at which whole floats in y cause a warning that they may be
-meant as labels."""
+"""The warning that whole floats in y may be meant as labels requires that they have at most this
+number of distinct values."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,

@@ -124,8 +124,8 @@ def test_the_table_of_layers_is_kept() -> None:
     assert sum(row["share"] for row in report.rows) == pytest.approx(1)
     assert report.notes[0] == "host ran all 5 layers"
     assert report.notes[1] == (
-        "onnxruntime, whole network: ONNX Runtime computes 5 layers in one call; the time of "
-        "each layer is its share of the call in the library's profile")
+        "onnxruntime, whole network: ONNX Runtime computes 5 layers in one call; each call's "
+        "time is divided among its layers as in the library's profile")
     assert report.shares.keys() <= {"ONNX Runtime", "between layers"}
     assert "whole network" in str(report) and json.dumps(report.rows)
 

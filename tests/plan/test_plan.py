@@ -153,7 +153,7 @@ def test_a_closed_plan_refuses_calls(quick_device: Device, tmp_path: Path) -> No
         call = plan.bind(x)
     for use in (lambda: plan(x), lambda: plan(x[:0]), lambda: plan.bind(x),
                 lambda: plan.context(1), lambda: plan.profile(2)):
-        with pytest.raises(InputError, match="test: the plan is closed; make another one"):
+        with pytest.raises(InputError, match="test: the plan is closed; make another plan"):
             use()
     assert_close(call(), expected(x))
     assert_close(context.run({"x": x})["y"], expected(x))

@@ -145,8 +145,8 @@ def test_frames_of_pandas(blobs: Blobs) -> None:
     ("random_state", "seed"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden"),
     ("alpha", "weight_decay"), ("early_stopping", r"validation=\(x, y\) of fit\(\)")])
 def test_parameters_of_scikit_learn_name_the_own_ones(name: str, own: str) -> None:
-    message = (f"MLP has no parameter '{name}': its equivalent of this parameter of scikit-learn "
-               f"is {own}")
+    message = (f"MLP has no parameter '{name}': scikit-learn's parameter of this name corresponds "
+               f"to {own} here")
     with pytest.raises(InputError, match=message):
         MLP(**{name: 1})
     with pytest.raises(InputError, match=message):

@@ -1,1 +1,1 @@
-"""Reports on which algorithm runs each layer: rows, text and an HTML page."""
+"""Reports of the algorithms that compute the layers: rows, text and an HTML page."""

@@ -20,15 +20,15 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The dtype on which a layer, or all layers of a step, are computed.
+    """Whether the layers of a step are computed on bits, trits or floats, and why.
 
     form: "bits", "trits" or "floats".
     reason: why the layer is computed on floats; "" for bits and trits.
     could_be_packed: whether bits or trits can compute the layer.
     weights: number of weights of all layers of the step.
-    layers: number of layers that are computed in the step.
-    has_signs: whether all inputs are -1, 0 or 1, or the weights within each output channel are all
-    equal in magnitude (a or -a).
+    layers: number of layers that the step computes.
+    has_signs: whether all inputs are -1, 0 or 1, or whether all weights of each output channel have
+    the same magnitude.
     """
 
     layer: str

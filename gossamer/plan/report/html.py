@@ -28,8 +28,9 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
     reports: one report for each batch size.
     facts: a mapping with the keys model, device, description, effort, precision, measured and
-    reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
-    network's constants) and model_bytes (of the model's file; None without a file).
+    reused (how many candidates were measured, and how many came from the cache), version (of
+    gossamer), date, parameters (how many values the network's constants have) and model_bytes (size
+    of the model's file in bytes; None without a file).
     """
     title = Path(facts["model"]).name
     size = "" if facts["model_bytes"] is None else f", file of {bytes_text(facts['model_bytes'])}"
@@ -191,9 +192,9 @@ def paragraph(text: str) -> str:
 def headline(report: Report) -> list[tuple[str, str]]:
     """Return the most important numbers with their meanings.
 
-    The numbers are the time of the whole network, the factor by which removing channels without
-    effect reduces the work, and the speed-up over the best dense plan. Unknown numbers are left
-    out.
+    The numbers are the time of the whole network, the factor by which the work shrinks if channels
+    that have no effect are removed, and the speed-up over the best dense plan. Unknown numbers are
+    left out.
     """
     tiles = []
     if report.end_to_end_us:
@@ -210,7 +211,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
         if not us or not report.compared_us:
             tiles.append(("not timed", f"the best dense plan ({plan['outcome']})"))
         elif plan["is_equal"]:
-            tiles.append(("equal within noise", f"as the best dense plan ({duration_text(us)})"))
+            tiles.append(("equal within noise", f"to the best dense plan ({duration_text(us)})"))
         else:
             tiles.append((f"{us / report.compared_us:.2f} x",
                           f"as fast as the best dense plan ({duration_text(us)})"))

@@ -64,5 +64,5 @@ def run_notes(program: Program, *, has_times: bool) -> list[str]:
     calls = "one call" if len(parts) == 1 else f"{len(parts)} calls"
     note = f"{name}: {parts[0].algorithm.vendor} computes {counted(count, 'layer')} in {calls}"
     if has_times:
-        note += "; the time of each layer is its share of the call in the library's profile"
+        note += "; each call's time is divided among its layers as in the library's profile"
     return [note]

@@ -67,14 +67,14 @@ class Report:
     end_to_end_cached: whether end_to_end_us was read from the cache.
 
     plans: if whole plans were timed against each other, one dict for each plan with the keys plan,
-    median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to the plan taken,
-    within noise).
+    median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (whether the plan
+    is as fast as the taken plan, within noise).
 
     shares: the shares of one execution's time, if all steps and the whole execution have times. The
     time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
     library's name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and
-    copies to and from the host. A share is the sum of the medians of its steps, each timed
-    separately with warm caches, divided by the time from end to end. If the medians of all steps
+    copies to and from the host. Each step is timed separately with warm caches. A share is the sum
+    of the medians of its steps, divided by the time from end to end. If the medians of all steps
     add up to more than that time, the divisor is their sum, and nothing is BETWEEN. A share of 0 is
     left out.
 
@@ -465,7 +465,7 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
 
 
 def _without_code(program: Program, device: Device) -> list[str]:
-    """Return a line on the effect of generated code if its generator is missing.
+    """Return a line on what generated code would save, if its generator is missing.
 
     The list is empty if the generator is installed, or if too few weights are zero.
     """

@@ -18,8 +18,8 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Maximum density at which a report has a line on a layer's zeros even if the plan skips none. The
-value is a rule of thumb."""
+"""If a layer's density is at most this value, a report has a line on the layer's zeros even if the
+plan skips none. The value is a rule of thumb."""
 _NOT_TRIED = "not tried: "
 NOT_MEASURED = "nothing was measured; run `gossamer compile`, or set an effort, to measure"
 NOT_KEPT = ("a saved plan contains no times; call profile() to measure the plan, or set an effort "
@@ -35,7 +35,7 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     kind: the layer's kind, such as '3x3 convolution'.
     best_sparse_us: time of the fastest candidate that skips zeros; None if no such candidate has a
     time.
-    break_even: the result of break_even().
+    break_even: the density below which skipping zeros would be faster; see break_even().
     zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
 
     library_us: microseconds that ONNX Runtime takes for the layer in a run of several layers.
@@ -120,8 +120,8 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 def _comparison(group: Sequence[Row]) -> str:
     """Return text with the ratios of sparse to dense times.
 
-    A ratio is the fastest time with zeros skipped over the fastest dense time. "" if the reason why
-    zeros are not skipped is not the time.
+    A ratio is the fastest time of an algorithm that skips zeros, divided by the fastest dense time.
+    "" if zeros are not skipped for another reason than the time.
     """
     if group[0]["zeros_reason"] != _SLOWER:
         return ""

@@ -42,9 +42,9 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return views of inputs in the plan's layout and dtype.
 
-    For an input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last,
-    become views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError if an
-    input of the plan is bfloat16 and the array has another dtype.
+    If the plan's input is in NHWC, images with the axes N, C, H, W become views in NHWC; examples
+    are torch's tensors in channels_last. Arrays of bfloat16 become views of their bits. Raises
+    InputError if an input of the plan is bfloat16 and the array has another dtype.
     """
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
@@ -254,7 +254,7 @@ def callers_stream(array: Any) -> Any:
 
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
-    """Return a result as an array of another array's library.
+    """Return a result as an array of the library that made `array`.
 
     The result is copied only if the library cannot share its memory.
     """

@@ -115,8 +115,8 @@ class Calls:
         the device was opened.
         """
         if self._is_closed:
-            raise InputError(f"{self.graph.name}: the plan is closed; make another one, or call "
-                             "it before plan.close() or the end of its with block")
+            raise InputError(f"{self.graph.name}: the plan is closed; make another plan, or "
+                             "move this call before plan.close() and inside the plan's with block")
         self.device.check_usable()
 
     def first_context(self, batch: int) -> Context:
@@ -217,11 +217,11 @@ class Calls:
         return outputs
 
     def _like(self, array: Any, results: Sequence[DeviceArray]) -> tuple[Any, ...]:
-        """Return device results as arrays of another array's library."""
+        """Return device results as arrays of the library that made `array`."""
         return tuple(self.device.like(array, result) for result in results)
 
     def empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
-        """Return the outputs if all of them are empty arrays, and otherwise ()."""
+        """Return the outputs if all of them are empty arrays; () if any is not empty."""
         static = resolve(self.network, batch)
         outputs = [np.zeros(static.shapes[info.name],
                             info.returned_dtype or static.dtypes[info.name])
@@ -230,7 +230,7 @@ class Calls:
 
 
 def check_pinned(batch: int) -> None:
-    """Raise InputError unless a number of images can have pinned arrays."""
+    """Raise InputError unless the batch size of pinned arrays is a whole number of 1 or more."""
     if not isinstance(batch, Integral) or batch < 1:
         raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
 
@@ -238,9 +238,9 @@ def check_pinned(batch: int) -> None:
 def form_of(arrays: Sequence[Any]) -> Hashable:
     """Return the form of a call: everything that its checks depend on.
 
-    For NumPy arrays these are shapes and dtypes; for torch tensors on a CUDA device also devices,
-    strides, addresses, inference mode and torch's current stream. None if an array is of another
-    type, or requires a gradient.
+    The form of NumPy arrays consists of shapes and dtypes. The form of torch tensors on a CUDA
+    device also contains devices, strides, addresses, inference mode and torch's current stream.
+    None if an array is of another type, or requires a gradient.
     """
     kind = type(arrays[0]) if arrays else None
     if kind is np.ndarray:

@@ -140,10 +140,10 @@ class Context:
         The function waits for the outputs and returns them as compute() does. The function has to
         be called before the next execution begins.
 
-        computing: a stream that several contexts share for computing, so that with large inputs and
-        outputs one context computes while another copies. If they computed at the same time on
-        their own streams, they would also end at the same time, and the device would be idle while
-        all of them copy. None means this context's own stream.
+        computing: a stream that several contexts share for computing, so that one context computes
+        while another copies large inputs and outputs. If the contexts computed at the same time on
+        their own streams, their computations would also end at the same time, and the device would
+        be idle during the copies. None means this context's own stream.
         results: as for compute().
         """
         self.device.check_usable()

@@ -25,8 +25,8 @@ _AT_ONCE = 4
 class ContextPool:
     """The contexts of one batch size, shared by the calls of threads and streams.
 
-    If a call would have to wait for a context, another one is made, as long as the device has
-    memory and there are fewer than `owner.most`.
+    If a call would have to wait for a context, another context is made, as long as the device has
+    memory and this batch size has fewer than `owner.most` contexts.
 
     owner: the contexts of all batch sizes.
     contexts: all contexts of this size. on_stream() and first() return one of them, and move it to
@@ -72,7 +72,7 @@ class ContextPool:
             return context or self.first()
 
     def first(self) -> Context:
-        """Return a context for work that may wait."""
+        """Return the least recently returned context, for work that may wait."""
         with self._lock:
             context = self._found(lambda context: True)
             if context is None:

@@ -1,7 +1,7 @@
 """Work that several devices share.
 
-Each batch goes to an idle device, which computes it on one of several lanes, so that a batch is
-copied while others are computed. A batch that fails on one device is computed once more on another.
+Each batch goes to an idle device. A device has several lanes, so that one batch is copied while
+others are computed. A batch that fails on one device is computed once more on another.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Members:
 
     def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
              sizes: int = 2) -> Work:
-        """Return tasks that the devices compute; see `SharedWork`."""
+        """Return a Work whose tasks the devices compute; see `SharedWork`."""
         return SharedWork(self, next_task, depth, sizes)
 
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -201,13 +201,13 @@ class Members:
         return self.usable[0].calls.page_locked(batch)
 
     def free_contexts(self, calls: Calls) -> None:
-        """Free a plan's memory if the calls of the devices do not use it."""
+        """Free the contexts of a plan's calls, unless the devices compute in them."""
 
     def end(self) -> None:
-        """End what runs for the devices soon; contexts belong to the plans."""
+        """Make everything that runs for the devices end soon, but keep the plans' contexts."""
 
     def close(self) -> None:
-        """End what runs for the devices, and wait for that."""
+        """End everything that runs for the devices, and wait until it has ended."""
 
     def computed(self, compute: Callable[[Member], Any], failed: Member | None = None,
                  error: DeviceError | None = None) -> Any:
@@ -299,9 +299,9 @@ class Work(Protocol):
 class SharedWork:
     """The tasks of several devices, with one thread for each device.
 
-    The thread enqueues each batch on one of several lanes, so that one batch is copied while others
-    are computed, and collects the results. A device has only one thread, because switching between
-    threads would take longer than the calls of the driver.
+    The thread enqueues batches on several lanes, so that one batch is copied while others are
+    computed. The thread also collects the results. A device has only one thread, because switching
+    between threads would take longer than the calls of the driver.
 
     members: the devices.
     next_task: returns the next task for a device, or None if no task waits. The lock `changed` is

@@ -25,9 +25,9 @@ the driver copies larger pageable arrays in less time than staging takes."""
 Finish = Callable[[], Sequence[np.ndarray]]
 """Function that waits for an enqueued execution, and returns its outputs."""
 Transfer = Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Finish]
-"""Function that enqueues an execution by a captured graph. Its first argument has the inputs: they
-have the graph's shapes, and dtypes that convert to the graph's dtypes. Its second argument has the
-arrays that receive the outputs; None for new arrays."""
+"""Function that enqueues an execution by a captured graph. Its first argument is the inputs, in the
+graph's shapes and in dtypes that convert to the graph's dtypes. Its second argument is the arrays
+that receive the outputs; None means new arrays."""
 
 
 class HostTransfers:
@@ -53,7 +53,7 @@ class HostTransfers:
 
         The function waits for the execution, fills `results` and returns them. The function has to
         be called before the next execution is enqueued, and inputs in page-locked memory must not
-        change until it returns.
+        change until the function returns.
 
         results: contiguous arrays that receive the outputs.
         execute: executes the program on a stream.
@@ -126,8 +126,8 @@ class HostTransfers:
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
         """Return page-locked memory for an input or output.
 
-        This is the array itself if it is page-locked; if not, staging memory. None for an array
-        that the driver copies from or to pageable memory, and for an empty array.
+        For a page-locked array, this is the array itself; for other arrays, it is staging memory.
+        None for an array that the driver copies from or to pageable memory, and for an empty array.
         """
         if not self._device.locks_pages or not array.nbytes:
             return None

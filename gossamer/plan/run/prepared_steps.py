@@ -83,8 +83,8 @@ class ProgramBuffers:
     def __init__(self, name: str, program: Program, device: Device) -> None:
         self._program = program
         self.chains = _chains(program, device)
-        """The ranges of steps that are computed image by image. A value that is only read and
-        written within one such range has memory for one image."""
+        """The ranges of steps that are computed image by image. A value that is read and written
+        only within one such range has memory for one image."""
         lifetimes = _lifetimes(program, self.chains)
         offsets, total = allocate(lifetimes, device.alignment)
         arena = device.empty(max(total, device.alignment),
@@ -166,7 +166,7 @@ def _image_bytes(program: Program, value: str) -> int:
 def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
     """Return the lifetime of every value with its own memory.
 
-    If other values are in the memory of a value, its lifetime includes the uses of these values.
+    If a value's memory contains other values, its lifetime includes the uses of these other values.
     Inputs and outputs are alive until after the last step, so that an execution can be repeated.
 
     chains: steps that are computed image by image. A value whose lifetime is within a chain has
@@ -277,8 +277,9 @@ class PreparedSteps:
 
         inputs, outputs: pairs of a value's name and the caller's memory for the value.
 
-        The graph reads inputs and writes outputs in place if their memory is aligned and, for an
-        output, if no other value shares its memory. The graph copies all other inputs and outputs.
+        The graph reads an input in place if the caller's memory is aligned. It writes an output in
+        place if the caller's memory is aligned and no other value of the program shares memory with
+        the output. All other inputs and outputs are copied.
         """
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}

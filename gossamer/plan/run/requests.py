@@ -215,7 +215,8 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     The first of the increasing `sizes` is always included. A size is left out if it computes hardly
     more images per second than smaller sizes: it would only make requests wait longer. Measuring
     ends at the first size that takes longer than most_s; this size is left out. Measuring also ends
-    when two sizes in a row are left out; a single one may be due to a disturbed measurement.
+    when two sizes in a row are left out. After a single one it continues, because that measurement
+    may have been disturbed.
     """
     times: dict[int, float] = {}
     best, left_out = 0.0, 0

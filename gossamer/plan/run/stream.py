@@ -92,7 +92,7 @@ class ResultStream(Closable, Iterator[Any]):
 
 
 class _Entry:
-    """A batch of a stream, or the end, with its result or error; a receiver of results.
+    """A batch of a stream with its result or error, or the end of the stream.
 
     index: number of the batch.
     is_end: whether there are no more batches.
@@ -121,9 +121,9 @@ class _Entry:
 class _Pipeline:
     """The threads of a stream.
 
-    The threads hold no reference to the stream. If the caller drops the stream, it is therefore
-    deleted, which ends the threads. A single thread reads batches, because few iterators support
-    several threads. One thread for each device computes.
+    The threads hold no reference to the stream. Therefore the stream is deleted when the caller
+    drops it, and its deletion ends the threads. A single thread reads batches, because few
+    iterators support several threads. One thread for each device computes.
 
     room: semaphore that counts the batches that may still be read; it is released when a result was
     taken.
@@ -163,7 +163,7 @@ class _Pipeline:
         with self._work.changed:
             self._tasks.clear()
         self._work.end()
-        # there is no order any more
+        # next_entry() returns this entry even if earlier batches are missing
         _Entry(-1, self._done, is_end=True).set_exception(None)
 
     def close(self) -> None:

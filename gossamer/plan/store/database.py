@@ -139,7 +139,7 @@ class Database:
         The lines replace measurements of the same candidates and times of the same plans.
 
         Raises BadFile if the measurements were made on another device, or if none was made with the
-        current driver, toolkit and gossamer; OSError if they cannot be written.
+        current driver, toolkit and gossamer. Raises OSError if the lines cannot be written.
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}, but "

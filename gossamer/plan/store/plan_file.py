@@ -128,9 +128,9 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
 
     The plan must have been made for the same kind of device, with the same driver and toolkit.
 
-    Returns sentences on differences that leave the plan valid: on the host, the number of
-    processors and the toolkit may differ, for example in a container, because NumPy computes the
-    same results.
+    Returns sentences on differences with which the plan stays valid. On the host, these are the
+    number of processors and the toolkit, which may differ in a container, for example. NumPy
+    computes the same results in spite of them.
     """
     here = header(device, False, {})
     compiles = device.compiles

@@ -27,8 +27,8 @@ _AHEAD = 2
 exceeds 1 because a build mostly waits for a compiler, which is another process. It is small because
 builds that are started early may turn out to be unnecessary."""
 _MANY = 8
-"""Minimum number of vendor-library candidates at which worker processes that open the device are
-started."""
+"""Processes that open the device are started only for at least this number of vendor-library
+candidates."""
 _REFERENCES = 2
 """Maximum number of references that are computed at the same time. A reference consists of many
 short operations that need the GIL. More threads would take longer in total, and delay the thread
@@ -121,10 +121,11 @@ class CandidateBuilds:
         return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateChecks:
-        """Return the checks of a layer's candidates, which are made once.
+        """Return the checks of a layer's candidates.
 
-        The key is the layer's name and problem, because the name alone is not unique: conversions
-        of one value to the same format have the same name, whatever format they convert from.
+        The checks are made once for each layer. Their key is the layer's name and problem, because
+        the name alone is not unique: conversions of one value to the same format have the same
+        name, whatever format they convert from.
         """
         key = layer.name, layer.problem
         with self._sets_lock:

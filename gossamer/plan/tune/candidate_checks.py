@@ -33,12 +33,12 @@ operations is at most this limit."""
 _DRAWS = 8
 """Number of times that inputs are drawn if an output has few values."""
 _CHEAP = 2**26
-"""Maximum number of operations of a reference for which inputs are drawn several times. A CPU takes
-less than a second for them."""
+"""Inputs are drawn several times only if the reference has at most this number of operations. A CPU
+takes less than a second for this number."""
 
 QUIET = np.errstate(all="ignore")
-"""Silences NumPy's warnings about huge and infinite weights. They are not needed, because the
-comparison of outputs finds errors."""
+"""Silences NumPy's warnings about huge and infinite weights. The warnings are not needed, because
+the comparison of outputs finds errors."""
 
 
 class WrongNumbersError(Exception):
@@ -179,13 +179,13 @@ class CandidateChecks:
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
                 check: BuiltCheck) -> tuple[Work, float]:
-        """Run a candidate once; return it as work, with its error.
+        """Run a candidate once; return its work and its error.
 
         Raises WrongNumbersError if its numbers are wrong, or if it wrote outside of its output or
         left part of its output unwritten. Errors that the candidate itself raises are passed on.
 
-        check: the result of build_check(). These continuous problems are compared with the
-        reference, too.
+        check: the result of build_check(). The outputs of its continuous problems are compared with
+        the reference, too.
         """
         rounding = self._rounding_of(variant)
         limits = self._bounds_of(rounding) if self._is_discontinuous else None
@@ -202,7 +202,7 @@ class CandidateChecks:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Run a prepared problem once; return it as work, with its error."""
+        """Run a prepared problem once; return its work and its error."""
         device, memory = self.device, self.memory
         sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
                    for index, spec in enumerate(variant.inputs)]

@@ -2,11 +2,11 @@
 
 Sign, comparisons, floor and selections are discontinuous. A candidate rounds differently from the
 float64 reference, so a value near a discontinuity may end up on the other side of it although the
-candidate is correct. Therefore the reference is also computed from randomly perturbed operands; the
+candidate is correct. Therefore the reference is also computed from randomly perturbed operands. The
 perturbations exceed the error of a correct candidate. A result that no perturbation changes has to
 equal the reference. A result that perturbations move across a discontinuity is excluded from the
-normalised error. A problem whose epilogue has discontinuities is also computed without them, and
-the results of this computation are compared by normalised error.
+normalised error. If a problem's epilogue has discontinuities, the problem is also computed without
+these discontinuities. The results of this second computation are compared by normalised error.
 
 Source of the perturbations: D. S. Parker, "Monte Carlo arithmetic: exploiting randomness in
 floating-point arithmetic", UCLA CSD-970002, 1997.
@@ -28,17 +28,19 @@ from gossamer.ops.fused.problem import FusionProblem, reference
 from gossamer.ops.registry import OPS
 
 _NUDGE = 8.0
-"""Standard deviation of the normally distributed relative perturbations of operands, as a multiple
-of the largest normalised error. It exceeds 1 because the normalised error is a root mean square
-over all results."""
+"""The relative perturbations of operands are normally distributed. Their standard deviation is this
+number times LARGEST_ERROR, the largest normalised error of a correct candidate. The number exceeds
+1 because the normalised error is a root mean square over all results, so single results may have
+larger errors."""
 _PAIRS = 3
 """Number of pairs of opposite perturbations. In a sum, the perturbations of one run may nearly
 cancel; it is very unlikely that they do in all runs."""
 _LARGE = 64.0
-"""Largest change of a result that crosses no discontinuity, as a multiple of the largest normalised
-error and relative to the root mean square of the results."""
+"""A result has crossed a discontinuity if a perturbation changes the result by more than this
+number times LARGEST_ERROR times the root mean square of all results."""
 _FURTHER = 4.0
-"""Largest error of a result near a discontinuity, as a multiple of its largest change."""
+"""Largest error of a result near a discontinuity, as a multiple of the largest change that a
+perturbation causes in this result."""
 _GRID = 256.0
 """Operands that are multiples of 1 / _GRID have few bits, so their products and sums are exact in
 float32."""

@@ -141,7 +141,7 @@ class Examples:
         return self._buffers.of((_key(problem, index + 1, seed), period, spec), upload)
 
     def forget(self) -> None:
-        """Free the inputs on the device, which may have been overwritten.
+        """Free the inputs on the device, because a candidate may have overwritten them.
         """
         self._buffers.clear()
 

@@ -6,13 +6,14 @@
 #define IS_FINITE(x) (fabs(x) <= LARGEST)
 #define IS_NAN(x) ((x) != (x))
 
-/* Compares images of an output with the expected images, which are row-major. The output's strides
- * s0 to s3 are in elements, and the output lies between margins of guard bytes. Work-group (b, k)
- * writes four numbers for its share of image images[k]:
+/* Compares images of an output with the expected images, which are row-major float32. The output is
+ * float16 if `halves` is not 0, else float32. Its strides s0 to s3 are in elements. The output lies
+ * between two margins of `margin` guard bytes each. Work-group (b, k) compares a share of the
+ * output's image images[k] with expected image k, and writes four numbers:
  *
- * 0: the sum of squares of differences, where the output and the expected value are finite
- * 1: the sum of squares of the expected values at the same places
- * 2: the number of other places where the two values differ; NaN counts as equal to NaN
+ * 0: the sum of squared differences over the elements where both values are finite
+ * 1: the sum of squares of the expected values of these elements
+ * 2: the number of other elements where the two values differ; NaN counts as equal to NaN
  * 3: two bits for the work-group's share of the memory. Bit 0 is 1 if a byte of the margins is not
  *    the guard byte. Bit 1 is 1 if an element of the output still consists of guard bytes. */
 KERNEL LAUNCH_BOUNDS(256, 1)

@@ -35,7 +35,8 @@ more work-groups for each."""
 _RANK = 4
 """Number of dimensions of a tensor in output_errors.cl."""
 _LEAST_SQUARES = 1e-24
-"""Sum of squares of an image below which its single squares may underflow in float32."""
+"""If an image's sum of squares is below this value, some of the squares may underflow in float32.
+"""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
@@ -45,8 +46,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     Each guard is at least as long as the device's alignment. The error is infinite if a guard was
     overwritten, part of the output was not written, or padding is not zero.
 
-    images: indices of the images in `expected`, which are compared; the other images are only
-    searched for values that were not written. None if the output does not consist of images;
+    images: indices of the compared images, whose values are in `expected`. The other images are
+    only searched for values that were not written. None if the output does not consist of images;
     `expected` is then the whole output.
     limits: for discontinuous results, how far correct results may be from `expected`; None for
     other results.
@@ -63,8 +64,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     compared: EllipsisType | list[int] = ...
     if images is not None and len(images) < count:
         words = output.view(f"u{spec.stored_dtype.itemsize}")
-        # read as a float the guard is a NaN, which marks unwritten values; an integer output may
-        # contain the guard's value
+        # in an output of floats, the guard is a NaN, which marks an unwritten value; in an output
+        # of integers, the guard may be a valid value
         if spec.stored_dtype.kind == "f" and (words == np.iinfo(words.dtype).max).any():
             return math.inf
         compared = list(images)

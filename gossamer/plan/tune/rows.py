@@ -24,8 +24,8 @@ from gossamer.tensor import Format, memory_format
 NOT_TRIED = "not tried"
 """For a candidate that was left out, the reason shown in reports starts with this text."""
 _FUSED = 1.25
-"""Maximum ratio of a fusion's time to the time of its unfused layers at which the fusion may still
-pay off. It exceeds 1 because a fusion may save conversions."""
+"""A fusion may pay off if its time is at most this factor times the time of its unfused layers. The
+factor exceeds 1 because a fusion may save conversions."""
 UNTIMED = 0.95
 """Factor on the estimate of a row without a time, so that a row whose estimate equals the best
 measured time is measured."""
@@ -101,9 +101,9 @@ class Group:
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
     layers: the layers for which the times are valid.
-    similar: the group of an earlier layer that differs only in its weights. As long as no row of
-    this group has been tried, the rows are estimated from those of the similar group. None if there
-    is no such layer.
+    similar: the group of an earlier layer that differs from `layer` only in its weights. As long as
+    no row of this group has been tried, the rows are estimated from those of the similar group.
+    None if there is no such layer.
     rows: the rows by their keys.
     """
 
@@ -178,10 +178,11 @@ class Row:
     """A candidate of the layers of a group.
 
     model_us: time in microseconds that the algorithm's model predicts.
-    measured: its measurement; None if it was neither measured nor left out.
-    stored: the measurement in the cache.
-    timing: its samples, if this process has timed it.
-    may_differ: whether another measurement may have another outcome; if so, this one is not stored.
+    measured: the candidate's measurement; None if the candidate was neither measured nor left out.
+    stored: the candidate's measurement in the cache.
+    timing: the samples of the candidate's time, if this process has timed the candidate.
+    may_differ: whether another measurement may have another outcome; if so, `measured` is not
+    stored.
     key: the candidate's key among the candidates for its problem.
     """
 
@@ -276,7 +277,7 @@ class Rows:
         return self._groups[key]
 
     def _reuse(self, group: Group, key: str) -> None:
-        """Give rows their stored measurements. Candidates without outputs take no time."""
+        """Give rows their stored measurements; if all outputs are empty, the time is 0."""
         stored = {each.candidate_key: each
                   for each in self._caches.of(group.device).get(group.problem) or ()}
         for row in group.rows.values():
@@ -303,7 +304,7 @@ class Rows:
         """Return the candidates of a layer whose search has begun.
 
         The candidates are in order of preference. Candidates that would take too long to build, or
-        were left out, are excluded candidates. A candidate that may still be measured has an
+        that were left out, are marked as excluded. A candidate that may still be measured has an
         estimated time.
         """
         space, problem, candidates = self._space, node.layer.problem, []

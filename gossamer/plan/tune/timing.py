@@ -23,8 +23,8 @@ from gossamer.plan.tune.rows import Row
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Duration of one sample, and maximum duration of all samples of a candidate, in microseconds."""
 _NEAR = 1.15
-"""Maximum ratio of a candidate's first sample to its group's limit_us() at which more samples are
-taken."""
+"""More samples are taken if a candidate's first sample is at most this factor times the limit_us()
+of the candidate's group."""
 
 
 def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,

@@ -85,7 +85,7 @@ class Tuner:
     note: called with a line of text before each batch of layers is measured.
     progress: called with a Progress after each candidate.
     budget_s: time limit for the plan in seconds, counted from start(); None for no limit. Shortly
-    before the limit, only candidates without which no plan is possible are started.
+    before the limit, a candidate is started only if no plan is possible without it.
     keeps_precisions: whether to measure candidates even if less precise ones are faster, because
     the plan may need them to keep its error within the policy's tolerance.
     all_vendor_configs: whether all configs of vendors' libraries are measured and no candidate is
@@ -326,9 +326,10 @@ class Tuner:
               ) -> list[Row]:
         """Return the rows of a further round.
 
-        These are, first, the rows that the plan takes and that have no time. Second, for each
-        algorithm whose time is at most `width` times the layer's best, `factor` times as many
-        configs as in the first round are included, in the formats that the layer has in the plan.
+        Some of these rows are those that the plan takes and that have no time. The others belong to
+        algorithms whose time is at most `width` times the layer's best time: for each of them,
+        `factor` times as many configs as in the first round, in the formats that the layer has in
+        the plan.
         """
         found: dict[Row, None] = {}
         for layer, candidate in taken:
@@ -417,7 +418,8 @@ class Tuner:
     def _is_useless(self, row: Row) -> bool:
         """Leave a row out if it is unnecessary; return whether it is.
 
-        A row is unnecessary if the search has ended, or if the lower bound of its time is too high.
+        A row is unnecessary if the search has ended, or if the lower bound of the row's time is too
+        high.
         """
         if self.is_over:
             self._leave_out(row, ENDED, may_differ=True)

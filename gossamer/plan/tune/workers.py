@@ -20,11 +20,12 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """Maximum number of processes that open the device, and device memory in bytes for each."""
 _MOST = 32
-"""Maximum number of processes that compile without the device. This many processes compile at least
-as fast as one device times candidates; each takes a few hundred megabytes of host memory."""
+"""Maximum number of processes that compile without the device. With this many processes, compiling
+keeps up with one device on which candidates are timed. Each process takes a few hundred megabytes
+of host memory."""
 _NICE = 5
 """Niceness added to processes that compile without the device. They must not delay this process,
-because it times candidates meanwhile."""
+which times candidates meanwhile."""
 _devices: list[Device] = []
 """In a worker process that has opened the device: the device."""
 
@@ -32,9 +33,10 @@ _devices: list[Device] = []
 class Compilers:
     """The processes that compile for a device.
 
-    Compiled kernels are returned through the kernel cache on disk, or as bytes. There are two
-    pools. The processes of the device's `compilers` compile sources and do not open the device.
-    Those of the other pool open the device, because vendors' libraries need it to compile.
+    Compiled kernels are returned through the kernel cache on disk, or as bytes. There are two pools
+    of processes. The processes of one pool, which is stored in `device.compilers`, compile sources
+    and do not open the device. The processes of the other pool open the device, because vendors'
+    libraries need it to compile.
     """
 
     def __init__(self, device: Device) -> None:
@@ -63,7 +65,7 @@ class Compilers:
     def ask(self, work: Callable[[Device], object], what: str) -> Future[object]:
         """Submit a call of a vendor's library; return its future.
 
-        work: for example what Algorithm.work_ahead returns. what: description of the work.
+        work: the call, such as the result of Algorithm.work_ahead. what: description of the call.
 
         The future's exception is ProcessEndedError if the process ended meanwhile, and
         NoProcessError if no process has opened the device or the work fails.

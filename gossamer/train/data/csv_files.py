@@ -51,7 +51,7 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
     """Return the samples of a csv file.
 
     Cells are separated by commas, semicolons or tabs. The first line is a heading if it has words
-    instead of numbers. Whole numbers as labels become int64.
+    instead of numbers. Labels that are whole numbers become int64.
 
     label: the column of the labels: "first", "last", a number from 1, or a name in the heading.
     limit: maximum number of samples to read; None for all.

@@ -11,7 +11,8 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""Minimum side, in pixels, at which samples with a square number of features count as pictures."""
+"""Samples with a square number of features count as pictures if the square has sides of at least
+this number of pixels."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
 
 _ROUNDING = 1e-6
-"""Maximum standard deviation, relative to the mean, at which a column is treated as constant:
-rounding to float32 may cause such a deviation."""
+"""A column is treated as constant if its standard deviation is at most this fraction of its mean,
+because rounding to float32 may cause such a deviation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +233,7 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Return labels or targets as an array; its dtype is object only for texts."""
+    """Return labels or targets as an array; only texts may have the dtype object."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array

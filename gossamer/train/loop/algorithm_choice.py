@@ -22,16 +22,16 @@ from gossamer.plan.tune.tuner import Tuner
 TRAINING_PRECISIONS = ("fp32", "tf32")
 """The precisions in which some algorithm trains, from the most to the least precise."""
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Lower and upper bound of the number of samples in a measured launch. The number is a power of
-two, rounded down to a multiple of the batch size, so that epochs of many lengths share one
-measurement."""
+"""Lower and upper bound of the number of samples in a measured launch, before the number is rounded
+down to a multiple of the batch size. The number is a power of two, so that epochs of many lengths
+share one measurement."""
 _MEASURED_IN_ALL = 2**15
-"""Maximum number of samples in a measured launch, summed over all networks; but each network has at
-least _LEAST_MEASURED samples. The maximum is needed because the float64 reference trains on all of
-these samples, too."""
+"""Maximum number of samples in a measured launch, summed over all networks. However, each network
+has at least _LEAST_MEASURED samples. The maximum is needed because the float64 reference trains on
+all of these samples, too."""
 _SHORTEST = 256
-"""Launches of more samples than this are halved for an algorithm that supports only shorter
-launches."""
+"""If an algorithm does not support a launch of more samples than this, a launch of half as many
+samples is tried."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class AlgorithmChoice:
 
     config: the fastest config; None if nothing was measured.
     samples: maximum number of samples in one launch.
-    precision: the least precise of TRAINING_PRECISIONS that is allowed; that of the fastest variant
-    if variants were measured.
+    precision: the precision of the fastest variant if variants were measured; if not, the least
+    precise of TRAINING_PRECISIONS that is allowed.
     """
 
     device: Device
@@ -51,9 +51,10 @@ class AlgorithmChoice:
     precision: str = "fp32"
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Return the variant with the config, else the first.
+        """Return the variant with `config`, or the first variant if none has it.
 
-        It has the least precise allowed precision of the algorithm's variants.
+        Only variants of one precision are considered: the least precise one that is allowed and
+        that the algorithm supports.
         """
         variants = list(self.algorithm.variants(problem, self.device))
         allowed = PRECISIONS[:PRECISIONS.index(self.precision) + 1]
@@ -73,8 +74,8 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     effort: effort at which the algorithms are measured to find the fastest; with None, the first
     algorithm of _expected() is used.
     algorithm: name of the algorithm to use; None allows all algorithms.
-    precision: the least precise of TRAINING_PRECISIONS that is allowed. If it is not used though
-    nothing was measured, a warning says so.
+    precision: the least precise of TRAINING_PRECISIONS that is allowed. If nothing was measured and
+    this precision is not used, a warning says so.
     Raises InputError for an unknown effort, algorithm or precision, or if the named algorithm
     cannot train the problem. Raises UnsupportedError if no algorithm can train it on the host
     either.
@@ -214,8 +215,10 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
     """Return the smaller problem that is measured instead of an epoch.
 
-    It has at most as many samples as the epoch, but never fewer than _LEAST_MEASURED, rounded down
-    to whole batches.
+    Its number of samples is the largest power of two within three limits: the samples of the epoch,
+    _MOST_MEASURED, and each network's share of _MEASURED_IN_ALL. If this is less than
+    _LEAST_MEASURED, the number is _LEAST_MEASURED. Then the number is rounded down to whole
+    batches, but never below one batch.
     """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))

@@ -22,8 +22,8 @@ from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
 """Number of samples at the start of training, called the first samples. Later losses are compared
-with the mean loss of the first samples. If a batch is larger, these are the samples of the first
-batch."""
+with the mean loss of the first samples. If a batch has more samples than this, the first samples
+are those of the first batch."""
 _GROWTH = 1e6
 """Training has diverged if an epoch's mean loss exceeds this factor times the larger of two losses:
 the mean loss of the first samples, and the loss of an untrained network."""
@@ -231,7 +231,7 @@ class TrainLoop:
         return f", but the mean loss of the first samples was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """Return the largest mean loss without divergence.
+        """Return the mean loss above which training has diverged.
 
         first: mean loss of the first samples.
         """

@@ -146,7 +146,7 @@ class TrainState:
         """Return a state with other settings and the kept parameters.
 
         The optimiser's state (velocities or Adam's moments) is kept if it has the same size with
-        both settings; if not, it is 0.
+        both settings. If it has another size, it becomes 0.
         """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)

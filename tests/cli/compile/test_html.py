@@ -117,7 +117,7 @@ def test_a_dense_plan_that_is_equal_within_noise_is_no_slower_one() -> None:
     plans = [{**_plan("measured choice", 5.0), "is_taken": True},
              _plan("dense algorithms only", 5.1, outcome, is_equal=True)]
     text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=plans)])).text
-    assert "as the best dense plan (5.1 us)" in text and "equal within noise" in text
+    assert "to the best dense plan (5.1 us)" in text and "equal within noise" in text
     text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=[
         plans[0], _plan("dense algorithms only", 6.0)])])).text
     # both of the comparison, whatever another measurement of the plan says
