@@ -18,20 +18,20 @@ from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Number of floats of one block of padded input channels. The number is a rule of thumb: a block,
-its sums and its scratch array should fit the L2 cache of a core. If they do not fit, only speed
-suffers."""
+"""Number of floats of one block of padded input channels, a rule of thumb. A block, its sums and
+its scratch array should fit the L2 cache of a core. If they do not fit, only speed suffers."""
 _ROW_FLOATS = 512
-"""Minimum number of output pixels of a product, a rule of thumb for any CPU. With fewer pixels, the
-fixed cost of a nonzero weight exceeds its arithmetic; with many more, the im2col matrix would not
-stay in the caches."""
+"""Number of output pixels that a product should have at least, a rule of thumb for any CPU. With
+fewer pixels, the fixed cost of a nonzero weight exceeds the cost of its multiplications. With many
+more pixels, the im2col matrix would not stay in the caches."""
 
 
 class HostIm2col(Algorithm):
     """Product of the weights and the im2col matrix by BLAS.
 
-    Each image and group is one product. The im2col matrix has a row for each input channel and tap,
-    and a column for each output pixel. A pointwise convolution multiplies the input itself.
+    There is one product for each group of each image. The im2col matrix has a row for each input
+    channel and tap, and a column for each output pixel. For a pointwise convolution, the input
+    itself is this matrix.
     """
 
     op = "conv2d"
@@ -87,13 +87,13 @@ class HostIm2col(Algorithm):
 class HostDepthwise(Algorithm):
     """Depthwise convolution as a sum over taps.
 
-    For each tap, a whole padded channel of an image, shifted by the tap, is multiplied by the tap's
-    weight. Channels are computed in blocks that fit a cache.
+    For each tap, a whole padded channel of an image is shifted by the position of the tap and
+    multiplied by the tap's weight. Channels are computed in blocks that fit a cache.
 
-    Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
+    Rows of sums are as long as padded rows. The shift by a tap is therefore one offset, and NumPy's
     inner loop runs over the whole channel. The few sums whose windows straddle two rows are dropped
-    at the end. With a stride above 1, a channel is first split by its rows and columns modulo the
-    stride.
+    at the end. With a stride above 1, a channel is first split into parts. Each part has the rows,
+    and the columns, that are congruent modulo the stride.
     """
 
     op = "conv2d"
@@ -139,7 +139,7 @@ class HostDepthwise(Algorithm):
 
 def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
                   target: np.ndarray) -> None:
-    """Compute target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
+    """Compute target[0, c]: the sum over taps of taps[c, tap] times x[0, c] shifted by the tap."""
     padded = _padded(x, problem)[0]
     stride_y, stride_x = problem.stride
     height, width = problem.out_height, problem.out_width
@@ -161,11 +161,11 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Return every stride-th row and column of each channel, flattened.
+    """Return every stride-th row and column of each channel, with one axis for both.
 
-    Rows are padded with zeros to `row_length` elements.
+    Each row is padded with zeros to `row_length` elements.
 
-    phase: the first row and the first column.
+    phase: the first row and the first column that are returned.
     """
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
@@ -176,8 +176,8 @@ def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
 class SparseIm2col(Algorithm):
     """Product of CSR weights and the im2col matrix by SciPy.
 
-    If images are small, several are multiplied at a time, because each nonzero weight has a fixed
-    cost.
+    If images are small, several images are multiplied at a time, because each nonzero weight has a
+    fixed cost in each product.
 
     Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
     for that input are all zero.
@@ -222,7 +222,7 @@ class SparseIm2col(Algorithm):
             windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
             for group, matrix in enumerate(matrices):
                 columns = windows[group]
-                # a plan passes its workspace to every step, even to those that need none
+                # a plan passes its workspace to every step, even to steps that need none
                 if workspace is not None and state.variant.workspace:
                     columns = host_array(workspace, columns.shape)
                     columns[...] = windows[group]

@@ -23,8 +23,8 @@ class Conv2dProblem(Problem):
 
     y[n, m, i, j] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, first + c, row, column])
 
-    where first is the first input channel of the group of output channel m, c runs over the input
-    channels of that group, row = i * stride[0] + r * dilation[0] - pads[0] and
+    where c runs from 0 to C/groups - 1, first is the first input channel of the group to which
+    output channel m belongs, row = i * stride[0] + r * dilation[0] - pads[0] and
     column = j * stride[1] + s * dilation[1] - pads[1].
 
     The constants are `weight` (M, C/groups, R, S) and the epilogue's channel operands.

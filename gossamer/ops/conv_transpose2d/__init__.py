@@ -44,7 +44,8 @@ class NumpyConvTranspose2d(HostAlgorithm):
 
 
 class DirectConvTranspose2d(KernelAlgorithm):
-    """A kernel in which each work-item computes one output from the contributing inputs."""
+    """A kernel in which each work-item computes one output from all inputs that contribute to it.
+    """
 
     op = "conv_transpose2d"
     name = "direct"

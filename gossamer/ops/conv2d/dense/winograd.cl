@@ -1,11 +1,11 @@
 /* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The output is cut into
  * tiles of OUTPUT x OUTPUT results. Each tile depends on INPUT x INPUT inputs; INPUT = OUTPUT + 2.
- * Between the transforms another kernel multiplies channels by weights at each of the POINTS =
- * INPUT * INPUT points.
+ * A transformed tile has POINTS = INPUT * INPUT points. Between the two transforms, another kernel
+ * multiplies the channels by the weights at each point.
  *
- * Tensors are NHWC. x and y begin at x_first and y_first. Their pixels have x_channels and
- * y_channels channels in memory, including channels of other tensors. A work-item transforms one
- * channel of one tile. */
+ * Tensors are NHWC. x_first and y_first are the indices of the first elements of x and y. In
+ * memory, a pixel of x has x_channels channels, and a pixel of y has y_channels; both numbers
+ * include channels of other tensors. A work-item transforms one channel of one tile. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define OUTPUT 2 /* rows and columns of results of a tile */
@@ -18,7 +18,8 @@
 #define INPUT (OUTPUT + 2)
 #define POINTS (INPUT * INPUT)
 
-/* The transforms of INPUT values, in place. apart: elements from one value to the next. */
+/* The transforms of a row or column of INPUT values, in place. The first OUTPUT values that
+ * TRANSFORM_OUTPUT leaves are results. apart: elements from one value to the next. */
 #if OUTPUT == 2
 #define TRANSFORM_INPUT(d, apart)                                              \
     {                                                                          \
@@ -36,8 +37,8 @@
     }
 #else
 /* The interpolation points are 0, plus and minus A, plus and minus B, and infinity. With these A
- * and B the error is half of the error with A = 1 and B = 2, and factors that are products of A and
- * B are exact. */
+ * and B the error is half of the error with A = 1 and B = 2. The factors that are products of A and
+ * B are exact in float32. */
 #define A 0.625f
 #define B 1.5f
 #define TRANSFORM_INPUT(d, apart)                                              \
@@ -68,7 +69,7 @@
     }
 #endif
 
-/* points: the transformed tiles, of shape (tile, point, channel). */
+/* points: the transformed tiles, of shape (tiles, points, channels). */
 KERNEL void winograd_input(const GLOBAL float *x, GLOBAL float *RESTRICT points, int items,
                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
                            int width, int x_first, int x_channels, int pad_top, int pad_left)

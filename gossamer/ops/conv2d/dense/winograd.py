@@ -1,7 +1,7 @@
 """winograd: 3 x 3 convolution by Winograd's minimal filtering.
 
-The method needs fewer multiplications than direct convolution, but has to transform the weights,
-the tiles of the input, and the tiles of the products.
+The method needs fewer multiplications than direct convolution. In return, it has to transform the
+weights, the tiles of the input, and the tiles of the products.
 
 Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 """
@@ -32,22 +32,22 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
-"""Candidate tile sizes: number of rows, and of columns, of results."""
+"""Candidate tile sizes. A tile of size n has n rows and n columns of results."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""Points at which polynomials are evaluated, by the number of rows of results in a tile; infinity
+"""Points at which polynomials are evaluated, by the number of rows of results in a tile. Infinity
 is an additional point. The kernels use the same points. For 4 rows, the points 0.625 and 1.5 cause
-smaller errors than the usual points 1 and 2: see B. Barabasz, A. Anderson, K. Soodhalter and D.
+smaller errors than the usual points 1 and 2. Source: B. Barabasz, A. Anderson, K. Soodhalter and D.
 Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",
 ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
-"""Memory throughput of the transforms divided by that of copies, on CPUs (True) and on GPUs
-(False). These rules of thumb only decide how early winograd is tried among the algorithms, and
-which tile size is tried first."""
+"""Memory throughput of the transforms divided by the memory throughput of copies. The key is True
+for CPUs and False for GPUs. These rules of thumb decide only how early winograd is tried among the
+algorithms, and which tile size is tried first."""
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """The prepared steps, and the places of their intermediate arrays in the workspace.
+    """The three prepared steps, and where the workspace holds the arrays between them.
 
     before: launch that transforms the input.
     product: state of the matrix product's algorithm.
@@ -166,9 +166,9 @@ class _Transformed:
 
 
 def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
-    """Return the weights of the product, (points * output channels, channels, 1, 1).
+    """Return the weights of the product: (points * output channels, channels, 1, 1).
 
-    weight: (output channels, channels, 3, 3).
+    weight: the layer's weights, of shape (output channels, channels, 3, 3).
     output: number of rows of results of a tile.
     """
     transform = _weight_transform(_POINTS[output])
@@ -178,11 +178,12 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 
 
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
-    """Return the matrix (points, 3) that transforms a row of weights.
+    """Return the matrix that transforms a row of three weights.
 
-    The weights of a row are the coefficients of a polynomial. For each point, the transformed
-    weight is the value of the polynomial at this point, divided by the product of the differences
-    between this point and the others. For infinity, it is the last coefficient.
+    The matrix has one row for each point, and a last row for infinity. The weights are the
+    coefficients of a polynomial. For each point, the transformed weight is the value of the
+    polynomial at this point, divided by the product of the differences between this point and the
+    others. For infinity, the transformed weight is the last coefficient.
     """
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
@@ -212,7 +213,7 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 @functools.lru_cache(maxsize=512)
 def _products(product: Conv2dProblem,
               device: Device) -> dict[tuple[tuple[str, int | str], ...], Variant]:
-    """Map configs to variants of the product in NHWC and float32 that need no workspace."""
+    """Return, by config, the product's variants in NHWC and float32 that need no workspace."""
     return {variant.config: variant
             for variant in _product_algorithm(device).variants(product, device)
             if variant.precision == "fp32" and not variant.workspace and {
@@ -220,7 +221,7 @@ def _products(product: Conv2dProblem,
 
 
 def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
-    """Return the variant of the product that belongs to a variant of the convolution."""
+    """Return the variant of the product that a variant of the convolution uses."""
     return _products(_product(problem, variant["output"]), device)[variant.config[1:]]
 
 

@@ -1,19 +1,20 @@
 /* Grouped convolution of NHWC tensors on tensor cores, with float32 sums.
  *
  * A unit is UNIT neighbouring output channels, which may belong to several groups. One product
- * computes a unit. It sums over the input channels of all these groups: SPAN words of 16 bytes of
- * each pixel. Weights between channels of different groups are zeros.
+ * computes a unit. The product sums over the input channels of all these groups, which lie in SPAN
+ * words of 16 bytes of each pixel. A weight between channels of different groups is zero.
  *
- * A work-group computes UNITS units of tiles of STRIPS * ROWS by COLUMNS outputs. It copies the
- * weights of its units once, and the pixels under the windows for each tile. In shared memory a
- * pixel takes an odd number of words, and columns of a row that are congruent modulo the stride are
- * adjacent, so that neighbouring outputs read from different banks.
+ * A tile is STRIPS * ROWS rows and COLUMNS columns of outputs. A work-group computes UNITS units of
+ * one or more tiles. It copies the weights of its units once. For each tile, it copies the pixels
+ * under the windows. In shared memory a pixel takes an odd number of words. The columns of a row
+ * that are congruent modulo the stride are adjacent. Therefore neighbouring outputs read from
+ * different banks.
  *
- * A warp multiplies one unit by 16 positions. A position is a column of ROWS outputs of a strip.
- * Each row of the left operand belongs to the window of one output. The weights of a column of the
- * window are loaded for all its rows at once. Each input row is then loaded once, for all rows of
- * outputs whose windows contain it. Within a unit the output channels are permuted, so that a
- * lane's sums belong to neighbouring channels of a pixel. */
+ * A warp multiplies one unit by 16 positions. A position is one column of a strip, that is, ROWS
+ * outputs. A row of the left operand holds the inputs of one position. The weights of one column of
+ * the window are loaded at once, for all rows of the window. Then each input row is loaded once,
+ * for all output rows whose windows contain the input row. Within a unit the output channels are
+ * permuted, so that a lane's sums belong to neighbouring channels of a pixel. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: TF32 */
@@ -21,10 +22,10 @@
 #define STRIPS 2 /* strips of ROWS rows in a tile */
 #define COLUMNS 14 /* columns of outputs of a tile */
 #define UNITS 4 /* units of a work-group */
-#define STAGES 2 /* tiles in shared memory: 2 if a work-group computes several tiles, else 1 */
+#define STAGES 2 /* tiles in shared memory: 2 if a work-group may compute several tiles, else 1 */
 #define TILES 2 /* tiles of 8 output channels of a unit: 2 or 4 */
 #define SPAN 2 /* words of a pixel that a unit reads, an even number */
-#define PIECES 8 /* words of a pixel that a work-group reads; its last unit reads SPAN of them */
+#define PIECES 8 /* words of a pixel that a work-group reads; each unit reads SPAN of them */
 #define GROUP_IN 4 /* input channels of a group */
 #define GROUP_OUT 4 /* output channels of a group */
 #define KERNEL_H 3 /* rows of the window */
@@ -34,7 +35,7 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define WARPS 4 /* warps of a work-group */
-#define PER_UNIT 4 /* work-groups that a multiprocessor should hold, which bounds registers */
+#define PER_UNIT 4 /* work-groups that a multiprocessor should hold; this bounds registers */
 #endif
 
 #include "dialect/common.h"
@@ -64,7 +65,7 @@
 #endif
 #define UNIT_WORDS (KERNEL_W * STEPS * KERNEL_H * TILES / 2 * 32) /* words of a unit's weights */
 #define POSITION_TILES CEIL_DIV(STRIPS * COLUMNS, 16)
-/* the first word of a pixel that a unit reads */
+/* index of the first word that a unit reads in each pixel */
 #define FIRST_WORD(unit) ((unit) * UNIT / GROUP_OUT * GROUP_IN / WORD_CHANNELS)
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, PER_UNIT) void grouped_mma(

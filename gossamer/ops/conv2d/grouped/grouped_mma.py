@@ -46,8 +46,9 @@ class GroupedMma(Algorithm):
     """Grouped convolution on tensor cores in float16 or TF32, with float32 sums.
 
     One product computes at least 16 neighbouring output channels. It sums over the input channels
-    of all their groups, with zeros as weights between different groups. An infinity or NaN in the
-    input of a group therefore becomes NaN in the results of all groups of the same product.
+    of all groups of these output channels; the weights between different groups are zeros. An
+    infinity or NaN in the input of a group therefore becomes NaN in the results of all groups of
+    the same product.
     """
 
     op = "conv2d"
@@ -113,7 +114,7 @@ class GroupedMma(Algorithm):
 
 
 def _works(problem: Conv2dProblem, precision: str, device: Device) -> tuple[Work, ...]:
-    """Return the candidates in a precision; none if channels do not fill whole words."""
+    """Return the candidates in a precision, or () if the channels do not fill whole words."""
     if problem.channels % layout_of(problem, precision, 2).word_channels:
         return ()
     return works_of(problem, precision, device.limits)
@@ -144,13 +145,13 @@ def pack(arrays: Mapping[str, np.ndarray], layout: Layout, units: int) -> np.nda
     """Return the weights as registers of the 32 lanes of a warp.
 
     The axes are, from the outermost: units, columns of the window, steps of two words of a pixel,
-    rows of the window, pairs of tiles of 8 columns, lanes, tiles of a pair, words of a step, and
-    the numbers of a register: two in float16, one in TF32.
+    rows of the window, pairs of tiles of 8 output channels, lanes, tiles of a pair, words of a
+    step, and the numbers of a register. A register holds two numbers in float16, and one in TF32.
 
-    Lane l has column l / 4 of a tile, and the (l % 4)-th register of each word. The columns of a
-    unit are ordered by `in_lane_order`.
+    Lane l has output channel l // 4 of a tile, and register l % 4 of each word. The output channels
+    of a unit are ordered by `in_lane_order`.
 
-    units: number of units, including units of zeros that fill the last work-group.
+    units: number of units, including surplus units of zeros that pad the last work-group.
     """
     problem, words = layout.problem, layout.word_channels
     weight = np.asarray(arrays["weight"], np.float32)

@@ -19,12 +19,13 @@ WARPS = 4
 """Warps of a work-group."""
 _PER_UNIT = {72: 4, 88: 3}
 """Number of work-groups that a multiprocessor should hold at once. A key is the maximum number of
-registers for a work-item's sums and the weights of a column of the window. With four work-groups a
-work-item has 128 registers, with three it has 168. Addresses, pixels and indices take up to 60."""
+registers that the sums of a work-item and the weights of one window column may take. With four
+work-groups, a work-item has 128 registers. With three, a work-item has 168 registers. Addresses,
+pixels and indices take up to 60 registers."""
 _ROWS, _STRIPS, _COLUMNS, _UNITS = (1, 2, 4, 7), (1, 2, 4), (7, 8, 14, 16, 28, 32, 56), (1, 2, 4)
 _EXCESS_ROWS, _EXCESS_COLUMNS = 1.15, 1.1
-"""Maximum number of rows and of columns that tiles may cover, relative to the minimum over all tile
-sizes."""
+"""The number of rows, and of columns, that tiles cover may be at most this many times the minimum
+over all tile sizes."""
 _CANDIDATES = 6
 """Maximum number of candidate tiles in each precision."""
 # The rates below are estimates for an H200, not yet fitted to measurements. They only decide the
@@ -34,11 +35,13 @@ _PRODUCT = 1.5
 _BANKS = 128
 """Bytes per cycle that a multiprocessor reads from or writes to shared memory."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and that it writes."""
+"""Bytes per cycle that a multiprocessor reads from device memory or the L2 cache, and bytes per
+cycle that it writes to device memory."""
 _LINE = 128
 """Bytes of a line of the L1 cache; a multiprocessor accesses one line per cycle."""
 _COPY_INSTRUCTIONS, _SCHEDULERS = 20, 4
-"""Instructions of a copy to shared memory; warp schedulers of a multiprocessor."""
+"""Instructions that a warp runs to copy 16 bytes per lane to shared memory, and warp schedulers of
+a multiprocessor."""
 _LATENCY, _COPY_LATENCY, _STORE_LATENCY, _INSTRUCTION = 40, 1200, 80, 2
 """Cycles of a warp: to wait for a fragment from shared memory, to wait for a tile from device
 memory, to store a row of outputs, and to run one instruction of a copy."""
@@ -46,15 +49,15 @@ memory, to store a row of outputs, and to run one instruction of a copy."""
 
 @dataclass(frozen=True)
 class GroupedTile:
-    """The sizes of a work-group, which are a variant's config.
+    """The sizes of a work-group. They are the config of a variant.
 
     rows: rows of outputs of a warp.
     strips: strips of `rows` rows in a tile.
     columns: columns of outputs of a tile.
     units: units of output channels of a work-group.
     tiles: tiles of 8 output channels of a unit, 2 or 4.
-    stages: number of tiles whose input pixels are in shared memory at once: 2 if a work-group
-    computes several tiles, else 1.
+    stages: number of tiles whose input pixels are in shared memory at once. It is 2 if a work-group
+    may compute several tiles, else 1.
     """
 
     rows: int
@@ -69,8 +72,8 @@ class GroupedTile:
 class Layout:
     """Division of a problem's channels into units.
 
-    word_channels: channels in a word of 16 bytes.
-    unit: output channels of a unit.
+    word_channels: number of channels in a word of 16 bytes.
+    unit: number of output channels of a unit.
     """
 
     problem: Conv2dProblem
@@ -83,37 +86,37 @@ class Layout:
         return -(-self.problem.out_channels // self.unit)
 
     def first_word(self, unit: int) -> int:
-        """Return the first word of a pixel that a unit reads."""
+        """Return the index of the first word that a unit reads in each pixel."""
         problem = self.problem
         group = unit * self.unit // problem.group_out_channels
         return group * problem.group_channels // self.word_channels
 
     @cached_property
     def span(self) -> int:
-        """Words of a pixel that a unit reads, an even number."""
+        """Number of words that a unit reads in each pixel, rounded up to an even number."""
         return rounded_up(max(map(self._words, range(self.units))), 2)
 
     def _words(self, unit: int) -> int:
-        """Return the number of words of a pixel that hold input channels of a unit."""
+        """Return in how many words of each pixel the input channels of a unit lie."""
         problem = self.problem
         last = min((unit + 1) * self.unit, problem.out_channels) - 1
         end = (last // problem.group_out_channels + 1) * problem.group_channels
         return -(-end // self.word_channels) - self.first_word(unit)
 
     def pieces(self, count: int) -> int:
-        """Return how many words of a pixel a work-group of `count` units reads."""
+        """Return how many words a work-group of `count` units reads in each pixel."""
         ends = range(count - 1, self.units + count - 1, count)
         return self.span + max(self._first_words[end] - self._first_words[end + 1 - count]
                                for end in ends)
 
     @cached_property
     def _first_words(self) -> list[int]:
-        """The first word of each unit, including units that fill the last work-group."""
+        """The first word of each unit, including the surplus units that pad the last work-group."""
         return [self.first_word(unit) for unit in range(self.units + max(_UNITS))]
 
     @cached_property
     def lines(self) -> Mapping[int, int]:
-        """Number of input rows that a warp reads, by its number of rows of outputs."""
+        """Number of input rows that a warp reads, by the number of output rows that it computes."""
         stride, dilation = self.problem.stride[0], self.problem.dilation[0]
         return {rows: len({i * stride + r * dilation for i in range(rows)
                            for r in range(self.problem.kernel[0])}) for rows in _ROWS}
@@ -142,12 +145,12 @@ class Work:
 
     @cached_property
     def pieces(self) -> int:
-        """Words of a pixel that a work-group reads."""
+        """Number of words that a work-group reads in each pixel."""
         return self.layout.pieces(self.tile.units)
 
     @property
     def chunks(self) -> int:
-        """Number of work-groups for all units of a tile."""
+        """Number of work-groups that together compute all units of a tile."""
         return -(-self.layout.units // self.tile.units)
 
     @property
@@ -190,12 +193,12 @@ class Work:
         return self.tile.tiles * (4 * self.tile.rows + 2 * self.layout.problem.kernel[0])
 
     def at_once(self, limits: Limits) -> int:
-        """Return the number of work-groups that a multiprocessor holds."""
+        """Return the number of work-groups that a multiprocessor holds at once."""
         return groups_per_unit(self.shared_bytes, limits, next(
             count for most, count in _PER_UNIT.items() if self._registers <= most))
 
     def groups(self, limits: Limits) -> int:
-        """Return the number of work-groups that share the tiles of a chunk."""
+        """Return the number of work-groups that compute the same units of different tiles."""
         if self.tile.stages == 1:
             return self.tiles
         of_device = max(1, limits.compute_units) * self.at_once(limits)
@@ -264,10 +267,10 @@ def works_of(problem: Conv2dProblem, precision: str, limits: Limits) -> tuple[Wo
 
 
 def _close_covers(sizes: Mapping[Size, int], outputs: int, most: float) -> list[Size]:
-    """Return the keys of tile sizes that cover few outputs beyond the last one.
+    """Return the keys of the tile sizes whose tiles cover few outputs beyond the last one.
 
-    Tiles cover the outputs, rounded up to whole tiles. A size is among the results if its tiles
-    cover at most `most` times the minimum over all sizes.
+    Tiles of one size cover `outputs`, rounded up to whole tiles. A size is among the results if
+    this number is at most `most` times the minimum over all sizes.
     """
     covered = {key: -(-outputs // size) * size for key, size in sizes.items()}
     return [key for key, count in covered.items()

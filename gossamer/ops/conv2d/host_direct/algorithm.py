@@ -33,20 +33,21 @@ from gossamer.ops.host_threads import THREADS, Config, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _CACHE_BYTES = 2**15
-"""Size in bytes of the views of a block of input channels, which should fit the L1 cache of a core;
-a rule of thumb for any CPU."""
+"""Size in bytes that the views of a block of input channels should have, so that they fit the L1
+cache of a core. A rule of thumb for any CPU."""
 _FEWEST_WEIGHTS = 8
 """Minimum number of nonzero weights that an output channel should have in a block. With fewer
 weights, loading and storing the sums for each block would cost too much time."""
 _MOST_POSITIONS = 2**16
 """Number of positions that a table can address with 16 bits."""
 _MOST_PIXELS = 2**24
-"""Maximum number of pixels of an output plane, because all of its tiles are listed in advance."""
+"""Maximum number of pixels of an output plane. The limit bounds the list of all tiles of the plane,
+which is made in advance."""
 _TASKS = 4
 """Number of tasks for each thread, so that threads end at about the same time."""
 _OFTEN = 12
-"""Minimum number of reads of a copied vector for which separate aligned copies for each column of
-taps are tried first. A rule of thumb for any CPU."""
+"""If each copied vector is read at least this many times, ALIGNED views are tried before SHARED
+views. A rule of thumb for any CPU."""
 
 
 class HostDirect(GeneratedCode):
@@ -158,9 +159,9 @@ class HostDirectDense(HostDirect):
 
 
 def widths_of(row: int) -> list[int]:
-    """Return the numbers of lanes of the two longest vectors.
+    """Return the numbers of lanes of the two longest vectors of this CPU.
 
-    The length that leaves fewer lanes idle in a row of pixels comes first.
+    The number that leaves fewer lanes idle in a row of `row` elements comes first.
     """
     widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
     return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
@@ -194,9 +195,9 @@ class Work(NamedTuple):
     tasks: number of tasks per image.
     scratch: bytes of scratch memory that a thread needs.
     fixed: the arguments that are the same in every call.
-    operands: for each operand of the epilogue the address of its constant, or None for a run-time
-    input.
-    arrays: the arrays whose addresses are arguments, kept alive here.
+    operands: for each operand of the epilogue, the address of its constant, or None if the operand
+    is a run-time input.
+    arrays: the arrays whose addresses are arguments; this field keeps them alive.
     """
 
     code: Function
@@ -224,13 +225,15 @@ class Work(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Nonzero weights, by input block, output channels and position.
+    """The nonzero weights, ordered by block of input channels, by row, and by position.
 
-    positions: for each weight, the position in a block's views at which its inputs for a tile
-    begin.
-    weights: (positions, outputs), the weights of output channels that are computed together.
-    starts: (blocks, M / outputs + 1), index of the first position of each row. A row is the output
-    channels that are computed together.
+    A row is the `outputs` output channels that are computed together. A row has an entry for each
+    input channel and tap for which at least one of the row's output channels has a nonzero weight.
+
+    positions: for each entry, the position in a block's views at which the inputs of a tile begin.
+    weights: (entries, outputs), the weights of the row's output channels.
+    starts: (blocks, M / outputs + 1), for each block the index of the first entry of each row,
+    followed by the end of the last row.
     """
 
     positions: np.ndarray
@@ -240,7 +243,7 @@ class _Table(NamedTuple):
 
 def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: int, block: int
            ) -> _Table:
-    """Return the table of weights (M, C/groups, R, S)."""
+    """Return the table for weights of shape (M, C/groups, R, S)."""
     taps = np.zeros(problem.kernel, np.int64)
     for r, s in np.ndindex(problem.kernel):
         row, column, later = r * problem.dilation[0], s * problem.dilation[1], 0
@@ -266,12 +269,12 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
 def _units(starts: np.ndarray, groups: int, tiles: int, threads: int, copies: bool) -> np.ndarray:
     """Divide a table's rows into units of similar work.
 
-    A row is the output channels that are computed together. Its work is its number of nonzero
-    weights. No unit has rows of several groups of the convolution. The result holds the first row
-    of each unit, followed by the number of rows.
+    The work of a row is its number of entries plus 1. No unit has rows of several groups of the
+    convolution. The result holds the first row of each unit, followed by the number of rows.
 
-    copies: True if each unit of a tile copies the tile's views. In this case, there are no more
-    units than are needed to give each thread the same amount of work.
+    tiles: number of tiles. A task is one tile and one unit.
+    copies: True if each task copies its tile's views. In this case, the number of units does not
+    grow further once the number of tasks is a multiple of the number of threads.
     """
     rows, tasks = (starts.shape[1] - 1) // groups, max(tiles * groups, 1)
     enough = (count for count in range(1, rows + 1) if tasks * count >= _TASKS * threads

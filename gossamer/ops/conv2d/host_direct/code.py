@@ -22,17 +22,19 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
 """Number of independent accumulators that hide the latency of additions. If a tile has fewer
-vectors, several weights are multiplied at a time, each with its own accumulators."""
+vectors of sums, several weights are multiplied at a time, each with its own accumulators."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
                 outputs: int, block: int) -> str:
-    """Return an LLVM module with the function "multiply"; a task is a tile and a unit.
+    """Return an LLVM module with the function "multiply".
 
-    A unit is a range of rows of the table within a group, and each row has `outputs` output
-    channels. The arguments are the addresses of the input and of the output of an image; of the
-    table's positions, weights and starts; of the units and of the tiles; the number of units; and
-    the addresses of the operands.
+    Each task computes one unit for one tile. A unit is a range of rows of the table, all in one
+    group of the convolution. A row is `outputs` output channels.
+
+    The arguments of "multiply" are, in this order: the addresses of an image's input and output;
+    the addresses of the table's positions, weights and starts; the addresses of the units and of
+    the tiles; the number of units; the addresses of the epilogue's operands.
     """
     module = ir.Module()
     tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, outputs, block).write()
@@ -69,9 +71,10 @@ class _TileCode:
     """The function that computes a tile for the rows of a unit.
 
     The function processes the blocks of input channels in turn. It first copies the views of the
-    block to scratch memory. Then, for each row of the table, it loads the sums, which are behind
-    the views in scratch memory, adds the products of the block, and stores the sums. After the last
-    block it applies the epilogue instead of storing the sums.
+    block to scratch memory, unless weights are multiplied by the input itself. Then, for each row
+    of the table, the function loads the sums, adds the products of the block, and stores the sums.
+    The sums lie behind the views in scratch memory. In the last block, the function applies the
+    epilogue and stores the results instead of the sums.
     """
 
     module: ir.Module
@@ -136,12 +139,13 @@ class _TileCode:
         source, step, row_bytes = (
             self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
-        # an addition has to wait for the one before, so consecutive weights add to separate sums
+        # each addition to a sum waits for the one before, so consecutive weights have separate sums
         together = max(_SUMS // number, 1)
         zeros = [self.zero] * number
 
         def products(pair: Loop, offset: int) -> list[Any]:
-            """Return the sums after one of the unrolled positions."""
+            """Add the products of one of the unrolled positions to the sums; return the new sums.
+            """
             position = b.add(pair.index, integer(offset))
             view = code.at(source, b.mul(code.short(self.positions, position), integer(step)))
             own = pair.values[offset * number:(offset + 1) * number]
@@ -182,7 +186,10 @@ class _TileCode:
         b.position_at_end(after)
 
     def _finish(self, sums: Sequence[Any], output: Any, start: Any) -> None:
-        """Emit code that applies the epilogue to an output channel's sums and stores them."""
+        """Emit code that applies the epilogue to an output channel's sums and stores the results.
+
+        start: offset of the tile's first pixel in an output plane, in bytes.
+        """
         problem, code, b = self.problem, self.code, self.code.builder
         target = b.add(b.mul(output, integer(4 * problem.image_pixels)), start)
         for index, value in enumerate(sums):

@@ -10,15 +10,17 @@ from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, ve
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 7
-"""Maximum number of vectors of a row that are accumulated at the same time."""
+"""Maximum number of vectors of an output row that are accumulated at the same time."""
 
 
 def depthwise(problem: Conv2dProblem, lanes: int) -> str:
-    """Return an LLVM module with the function "depthwise"; each task is an output plane.
+    """Return an LLVM module with the function "depthwise".
 
-    The arguments are the addresses of the input and of the output of an image, of the weights, and
-    of the operands. Up to _MOST_VECTORS vectors of an output row are accumulated in registers. Taps
-    of rows outside of the input are skipped, and elements outside of a row are not read.
+    Each task computes one output plane. The arguments of "depthwise" are the addresses of an
+    image's input and output, of the weights, and of the epilogue's operands. Up to _MOST_VECTORS
+    vectors of an output row are accumulated in registers. Taps whose input row lies outside of the
+    image are skipped. Elements before the start or after the end of an input row count as zeros;
+    the code does not read them.
     """
     module = ir.Module()
     code = Code(module, "depthwise", [POINTER, INT64, INT64, POINTER])
@@ -72,9 +74,11 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
 
 def _read(code: Code, source: Any, problem: Conv2dProblem, tap: int, number: int,
           lanes: int) -> Any:
-    """Emit the load of a tap's inputs for an output vector, with 0 outside of the row.
+    """Emit code that loads the inputs of a tap for an output vector; 0 outside of the input row.
 
-    source: address of the row of the input. number: index of the vector in its row.
+    source: address of the input row.
+    tap: column of the tap in the window.
+    number: index of the output vector in its row.
     """
     stride, offset = problem.stride[1], tap * problem.dilation[1]
     # with stride 2, taps of even and odd columns use alternate elements of the same vectors

@@ -1,9 +1,9 @@
 """Convolution on CPUs in NHWC, with vectors along the output channels.
 
-LLVM compiles the code. The method is that of M. Dukhan, "The Indirect Convolution Algorithm"
-(2019): a table lists the offsets of the pixels under each window, so no image is copied or padded.
-The vectors are full even for small images, because they run over channels, which are contiguous in
-memory.
+LLVM compiles the code. The method is from M. Dukhan, "The Indirect Convolution Algorithm" (2019).
+A table lists the offsets of the pixels under each window, so no image is copied or padded. Vectors
+run along channels, which are contiguous in memory. The vectors are therefore full even for small
+images.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _MOST_OFFSETS = 2**20
-"""Maximum number of entries of the table, one for each tap of each window."""
+"""Maximum number of entries of the table. The table has one entry for each tap of each window."""
 _MOST_BYTES = 2**31 - 1
-"""Maximum number of bytes of an image: the entries of the table are 32-bit offsets."""
+"""Maximum number of bytes of an input, because the entries of the table are 32-bit offsets."""
 _MOST_TAPS = 81
 """Maximum number of taps of a depthwise window; the loop over taps is fully unrolled."""
 
@@ -124,9 +124,10 @@ def _in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
-    """Return the weights as (panels, taps, C/groups, width).
+    """Return the weights in the shape (panels, taps, C/groups, width).
 
-    The last panel is padded with zeros. All contexts share this array.
+    A panel is `width` output channels. The last panel is padded with zeros. All contexts share this
+    array.
     """
     panels = -(-problem.out_channels // width)
 
@@ -141,7 +142,9 @@ def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
 
 
 def _offsets(problem: Conv2dProblem, pixel: int) -> np.ndarray:
-    """Return the byte offset of each tap's pixel, (output pixels, taps); -1 outside of the image.
+    """Return the byte offsets of the taps' input pixels; the shape is (output pixels, taps).
+
+    The offset of a tap outside of the image is -1.
 
     pixel: number of bytes from one pixel to the next.
     """

@@ -1,4 +1,4 @@
-"""LLVM IR of convolutions in vectors along the output channels; see indirect.py."""
+"""LLVM IR of convolutions whose vectors run along the output channels; see indirect.py."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 _FEW_CHANNELS = 4
 """Maximum number of input channels for which the loop over input channels is unrolled."""
 _COLUMNS = 4
-"""Number of adjacent pixels of a row that a depthwise layer accumulates at the same time, so that
-they share loads."""
+"""Number of adjacent pixels of an output row that a depthwise layer accumulates at the same time.
+The windows of these pixels overlap, so one load of an input can serve several pixels."""
 
 
 def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
     """Return an LLVM module with the function "indirect".
 
-    Each task is a panel of output channels and a tile of pixels. The arguments are the addresses of
-    the input and of the output of an image, of the panels (panels, taps, C, width), of the table of
-    offsets, of zeros, and of the operands.
+    Each task computes one panel of output channels for one tile of pixels. The arguments of
+    "indirect" are the addresses of an image's input and output, of the weights in panels
+    (panels, taps, C, width), of the table of offsets, of an array of zeros for taps outside of the
+    image, and of the epilogue's operands.
 
     channel_bytes: number of bytes from one channel of the input to the next.
     """
@@ -37,7 +38,7 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
     def products(pointers: Sequence[Any], weight_row: Any, channel: Any, sums: Sequence[Any]
                  ) -> list[Any]:
-        """Return the sums after the products of one input channel."""
+        """Add the products of one input channel to the sums; return the new sums."""
         weights = [code.load(vector(tiling.lanes), weight_row, 4 * tiling.lanes * index)
                    for index in range(tiling.vectors)]
         offset = b.mul(integer(channel), integer(channel_bytes))
@@ -91,9 +92,10 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
     """Return an LLVM module with the function "depthwise_rows".
 
-    Each task is a row of the output in one vector of channels. The arguments are the addresses of
-    the input and of the output of an image, of the panels (vectors, taps, 1, lanes), and of the
-    operands. Taps outside of the image are skipped.
+    Each task computes one row of the output for one vector of channels. The arguments of
+    "depthwise_rows" are the addresses of an image's input and output, of the weights in panels
+    (vectors, taps, 1, lanes), and of the epilogue's operands. Taps outside of the image are
+    skipped.
     """
     code = Code(ir.Module(), "depthwise_rows", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, _ = code.arguments
@@ -102,7 +104,7 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
     epilogue = _Epilogue(code, problem, lanes, y, 24)
     pixel, stride, pad = 4 * problem.channels, problem.stride[1], problem.pads[1]
     rows, wide = problem.out_height, problem.out_width
-    # windows of output columns low <= column < high lie within the rows of the input
+    # if low <= column < high, the window of an output column needs no padding at the left or right
     low = min(-(-pad // stride), wide)
     high = max(min((problem.width + pad - problem.window(1)) // stride + 1, wide), low)
 
@@ -114,7 +116,8 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
         def columns(begin: Any, count: int) -> None:
             """Emit code that computes `count` consecutive columns.
 
-            If `begin` is not a constant, the windows of these columns lie within the input's rows.
+            If `begin` is not an int, the windows of these columns must need no padding at the left
+            or right.
             """
             sums = [epilogue.zero] * count
             for r in range(problem.kernel[0]):
@@ -163,7 +166,7 @@ class _Epilogue:
     """The epilogue of a convolution in NHWC.
 
     y: address of the output of an image.
-    first: bytes of the arguments before the addresses of the operands.
+    first: number of bytes of the arguments that precede the addresses of the operands.
     """
 
     def __init__(self, code: Code, problem: Conv2dProblem, lanes: int, y: Any, first: int) -> None:

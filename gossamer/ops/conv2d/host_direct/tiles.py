@@ -14,7 +14,7 @@ _OTHERS = 2
 """Number of registers for values other than sums and weights. In addition, a tile needs one
 register for the weight of each of its output channels."""
 _MOST_PIXELS = 8
-"""Maximum number of pixels of a tile whose vectors run along output channels; the addresses of its
+"""Maximum number of pixels of a tile whose vectors run along output channels. The addresses of the
 pixels are kept in registers."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
 """How inputs are read. NONE: from the input itself. SHARED: from one view for all columns of taps.
@@ -27,18 +27,22 @@ lanes of a row's last vector."""
 
 @dataclass(frozen=True)
 class Views:
-    """The views of an input channel that nonzero weights multiply.
+    """The views of an input channel; the inputs of each nonzero weight are read from a view.
 
-    A view consists of every stride-th row and column of the padded input, beginning at a row and a
-    column. A tap further down reads the same view from a later row. With SHARED, a tap further
-    right reads the same view from a later column; with ALIGNED, it has its own view, so that all
-    vectors are aligned to their size. A pointwise convolution may use the input itself as its view.
+    A view consists of every stride-th row and column of the padded input, from a first row and a
+    first column on. Taps whose rows are congruent modulo the stride read the same view; lower taps
+    begin at later rows of the view. With SHARED, taps whose columns are congruent modulo the stride
+    also read the same view; taps further right begin at later columns. With ALIGNED, each column of
+    taps has its own view, so that all vectors are aligned to their size. A pointwise convolution
+    may use the input itself as its view.
 
-    copies: first row and column of each view, in pixels of the padded input.
-    beyond: for each of these first rows, how many rows past a tile's height are read.
+    copies: first row and first column of each view, in pixels of the padded input.
+    beyond: pairs (first row, number of rows). A view with this first row has this many rows more
+    than the largest tile.
     height: number of rows of the largest tile.
     row: number of floats of a row of a view.
-    further: number of vectors of a row after those of the tile, which taps of later columns read.
+    further: number of vectors by which a row of a view is longer than a row of the tile. With
+    SHARED, taps of later columns read these vectors.
     step: distance in floats between neighbouring positions of a table. If the input itself is read,
     the step is 0, and a position is the index of a channel.
     """
@@ -51,7 +55,7 @@ class Views:
     step: int
 
     def first(self, number: int) -> int:
-        """Return the number of floats of a channel's views before view `number`."""
+        """Return the number of floats of all views of a channel that precede view `number`."""
         return sum(self.height + dict(self.beyond)[phase]
                    for phase, _ in self.copies[:number]) * self.row
 
@@ -102,7 +106,7 @@ def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]
 
     The plane of a pointwise convolution counts as one row.
 
-    outputs: number of output channels that are computed together, whose sums share the registers.
+    outputs: number of output channels that are computed together; their sums share the registers.
     """
     most = min(native.processor().registers - 3, _MOST_VECTORS) if outputs == 1 else max(
         (native.processor().registers - outputs - _OTHERS) // outputs, 1)

@@ -1,9 +1,8 @@
 """Base of convolutions as shifted products: one matrix product for each tap.
 
-A place is a pixel or a position of padding; all places of all images are numbered in one sequence.
-A run holds the places that a tile reads for taps with the same remainders, in one slice of the
-input channels.
-The comment at the top of runs.h explains both in detail.
+A place is a pixel or a position of padding. All places of all images are numbered in one sequence.
+A run is the places that a tile reads for taps with the same remainders, in one slice of the input
+channels. The comment at the top of runs.h explains places, remainders and runs in detail.
 """
 
 from __future__ import annotations
@@ -34,15 +33,16 @@ _MOST_PLACES = 2**30
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MULTIPLE = 8
-"""Number of channels that are copied, or stored, at once."""
+"""Number of channels that one copy, or one store, moves."""
 _ALIGNMENT = 1024
 """Alignment of runs in shared memory, in bytes."""
 
 _SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
           (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
-"""Numbers of slots for runs and for weights, the best first. If taps have several remainders, as
-with stride 2, each run is multiplied by few taps, so more runs have to be in flight (as measured on
-an H100). Otherwise two slots for runs suffice."""
+"""Pairs (number of slots for runs, number of slots for weights), the best first. If taps have
+several remainders, as with stride 2, each run is multiplied by the weights of few taps. More runs
+then have to be in flight, as measured on an H100. If all taps have the same remainder, two slots
+for runs suffice."""
 
 
 class Lines:
@@ -67,7 +67,7 @@ class Lines:
         self.step = dilation // common
         self.reach = (kernel - 1) // self.remainders * self.step
         # for every remainder, lines from `ends` on are padding after the image, and the first
-        # `shared` lines are padding before it
+        # `shared` lines are padding before the image
         ends = -(-(size + pad) // stride)
         shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
         # taps read `needed` lines; the last lines may belong to the next image if they are padding
@@ -99,9 +99,9 @@ class Places:
 def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
     """Return the stages in the order in which kernels multiply them.
 
-    The result is (4, stages): the run, the slice, and the tap's row and column. A stage is a tap
-    and a slice of the input channels. A run is the pixels that taps with the same remainders read,
-    in one slice.
+    A stage is a tap and a slice of the input channels. The result has the shape (4, stages). Its
+    rows are the run, the slice, the row of the tap and the column of the tap. A run is the pixels
+    that taps with the same remainders read, in one slice.
 
     slices: number of slices.
     """
@@ -128,7 +128,7 @@ def cannot_shift(problem: Conv2dProblem) -> str | None:
 
 
 def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Return the numbers of slots for runs and for weights, the best first.
+    """Return pairs (number of slots for runs, number of slots for weights), the best first.
 
     With 0 slots for weights, shared memory holds all weights at once.
     """
@@ -137,7 +137,7 @@ def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
 
 
 class RunTile(abc.ABC):
-    """Base of the tiles of dense and of 2:4 sparse products.
+    """Base of the tiles of dense products and of the tiles of 2:4 sparse products.
 
     slice: number of input channels that are copied at once.
     run_slots: number of slots for runs.
@@ -186,7 +186,7 @@ class RunTile(abc.ABC):
         return self.slices(problem) * problem.taps
 
     def steps(self, problem: Conv2dProblem) -> int:
-        """Return the number of steps, of `place_step` places each, that contain all outputs."""
+        """Return the number of steps of `place_step` places that together contain all outputs."""
         return Places(problem).last // self.place_step + 1
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
@@ -278,7 +278,8 @@ class ShiftedProduct(Algorithm):
 
     @abc.abstractmethod
     def sizes(self, problem: Conv2dProblem, tile: Any) -> Sequence[int]:
-        """Return the kernel's arguments between the output and the number of output channels."""
+        """Return the kernel's arguments after the output and before the number of output channels.
+        """
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := without_tensor_cores(problem, device, wgmma=True)) is not None:

@@ -1,26 +1,28 @@
-/* Runs of pixels in shared memory, which all taps of a window read at different offsets (sm_90).
+/* Runs of pixels in shared memory (sm_90). Different taps of a window read the same run at
+ * different offsets.
  *
  * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
  * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
- * first pixel, so the distance from an output's place to the place of a tap's input is the same for
- * all outputs: with stride 1, it is r * pitch + s places for tap (r, s). Places without an output
- * are computed like the other places, but not stored.
+ * first pixel. The distance from this place to the place of a tap's input is therefore the same for
+ * all outputs. With stride 1 and dilation 1, the distance is r * pitch + s places for tap (r, s).
+ * Places without an output are computed like the other places, but not stored.
  *
- * With stride 2, the taps of even rows and those of odd rows read different pixels. In general, two
- * taps read the same pixels if their rows are equal modulo remainders_h and their columns are equal
- * modulo remainders_w. The pixels of successive places are a stride apart. Each pair of remainders
- * has its own places, which begin with the pixel of the first tap that has these remainders.
+ * With stride 2, the taps of even rows and the taps of odd rows read different pixels. In general,
+ * two taps read the same pixels if their rows are equal modulo remainders_h and their columns are
+ * equal modulo remainders_w. The pixels of successive places are a stride apart. Which pixel a
+ * place stands for depends on the pair of remainders: the first place is the pixel that the first
+ * tap with these remainders reads for the first output.
  *
  * A run is the places that the taps of one pair of remainders read for a tile, in SLICE input
- * channels: the places of the tile and the `halo` places after it. Runs are copied to RUN_SLOTS
- * slots in turn: first the runs of a slice for all pairs of remainders, then those of the next
- * slice.
+ * channels. These are the places of the tile and the `halo` places after the tile. Runs are copied
+ * to RUN_SLOTS slots in turn: first the runs of one slice for all pairs of remainders, then the
+ * runs of the next slice.
  *
- * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of mma/lines.h. With fewer chunks the
- * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
- * pieces later, so that the chunks of a place are in different banks. */
+ * A place of a run has CHUNKS chunks of 8 channels. Each chunk is a piece of 16 bytes. With 8
+ * chunks, a place is a line of mma/lines.h. With fewer chunks, the pieces of one chunk of all
+ * places lie side by side. The next chunk begins an odd number of pieces later, so that the chunks
+ * of a place are in different banks. */
 
 #pragma once
 
@@ -50,7 +52,8 @@
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1)) /* WARPGROUPS multiply, and one copies */
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
 
-/* The kernel parameters that describe places, and the values of a Geometry from them. */
+/* GEOMETRY_PARAMETERS: the kernel parameters that describe places. GEOMETRY: the initialiser of a
+ * Geometry with the values of these parameters. */
 #define GEOMETRY_PARAMETERS                                                                     \
     int places, DIVISOR(image_places), DIVISOR(pitch), int halo, int run_pieces, int run_bytes, \
         int channels, int height, int width, int out_height, int out_width, int pad_top,        \
@@ -63,10 +66,13 @@
      pad_top, pad_left, stride_h, stride_w, dilation_h, dilation_w, remainders_h, remainders_w,   \
      x_image, x_row, x_column, x_first, y_first, y_channels}
 
-/* places: number of places of all images. run_pieces: pieces from a chunk of a run to the next.
- * run_bytes: bytes of a slot. x_image, x_row, x_column: elements of x from an image, a row or a
- * column to the next. x_first, y_first: offsets of x and of y in their buffers, in elements.
- * y_channels: elements of y from a pixel to the next. */
+/* The sizes of places, runs and tensors.
+ * places: number of places of all images.
+ * run_pieces: pieces from one chunk of a run to the next.
+ * run_bytes: bytes of a slot.
+ * x_image, x_row, x_column: elements of x from one image, row or column to the next.
+ * x_first, y_first: offsets of x and of y in their buffers, in elements.
+ * y_channels: elements of y from one pixel to the next. */
 struct Geometry {
     int places, image_places, image_places_multiplier, image_places_shift;
     int pitch, pitch_multiplier, pitch_shift;
@@ -76,22 +82,25 @@ struct Geometry {
     int x_image, x_row, x_column, x_first, y_first, y_channels;
 };
 
-/* Copies the runs of all tiles from place `first` to place `last`, for all slices. copier: the
- * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. ring: the
- * slots. */
+/* Copies the runs of all tiles for all slices. The tiles begin at place `first` and end before
+ * place `last`.
+ * copier: the work-item's number among the work-items of the COPY_WARPS warps.
+ * runs: address of the first slot in shared memory.
+ * ring: the slots. */
 [[maybe_unused]] INLINE void copy_runs(const HALF *x, const Geometry &its, int copier,
                                        int first, int last, int tile_places, int slices, uint runs,
                                        Ring<RUN_SLOTS> ring)
 {
-    /* A work-item copies two chunks of a line. Neighbouring work-items copy lines that are 4
-     * apart, whose pieces are in different banks. */
+    /* Here a line is a place of the run. A work-item copies two chunks of a line at a time. Lines
+     * that are 4 apart have their pieces in different banks, so work-items whose numbers are
+     * adjacent copy such lines. */
     int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
     int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
     int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
     uint first_to = LINES ? piece_offset(first_line, chunk)
                           : (chunk * its.run_pieces + first_line) << 4;
-    /* In pixels, a step of LINE_STEP places is step_images images, step_rows rows and step_columns
-     * columns; in x, it is step_from elements. */
+    /* A step of LINE_STEP places is step_images images, step_rows rows and step_columns columns of
+     * pixels. In x, this step is step_from elements. */
     int image_rows = (int)QUOTIENT(its.image_places, its.pitch) * its.stride_h;
     int row_columns = its.pitch * its.stride_w;
     int step_images = (int)QUOTIENT(LINE_STEP, its.image_places);
@@ -165,7 +174,8 @@ struct Geometry {
     return stored ? its.y_first + pixel * its.y_channels : -1;
 }
 
-/* Initialises the barriers of both rings. readers: number of arrivals that release a stage. */
+/* Initialises the barriers of both rings. readers: number of arrivals that release the slot of a
+ * stage. */
 template <class Stages>
 INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring, int readers)
 {

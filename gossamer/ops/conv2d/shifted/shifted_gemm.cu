@@ -5,12 +5,13 @@
  *
  * runs.h explains places, runs and slots.
  *
- * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
- * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. The weights of a
- * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another.
+ * A unit is 64 places, which are the rows of a product of a warpgroup (four warps). A work-group
+ * computes TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. A stage
+ * is the weights of one tap and one slice of SLICE input channels. The stages of a run follow one
+ * another.
  *
- * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
- * copies weights, and three copy runs. */
+ * WARPGROUPS warpgroups multiply; each multiplies up to UNITS units of a tile. Of the four other
+ * warps, one copies weights, and three copy runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -42,9 +43,12 @@
 
 typedef decltype(slots_at<WEIGHT_SLOTS>(nullptr, 0)) Stages;
 
-/* The state of a consumer warpgroup, which multiplies: where runs and weights lie, and the slots
- * that it reads next. slices: runs of each pair of remainders in a tile. step_h, step_w: rows and
- * columns of places from a tap to the next one that has the same remainder. */
+/* The state of a warpgroup that multiplies.
+ * runs, kept: shared-memory addresses of the first slot for runs and of the first slot for stages.
+ * group: the warpgroup's number.
+ * slices: number of slices; a tile has this many runs for each pair of remainders.
+ * step_h, step_w: rows and columns of places from a tap to the next tap with the same remainder.
+ * run_ring, stages: the slots that the warpgroup reads next. */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, kernel_h, kernel_w, remainders_h, remainders_w;
@@ -54,9 +58,12 @@ struct Multiplier {
 };
 
 /* Adds the products of a stage to the sums of the warpgroup's first `units` units. On return, these
- * products are in flight; those of the previous stage have ended, and their slots are released.
- * run: the warpgroup's places in shared memory. shift: by how many places the tap is shifted.
- * stage: the number of the stage in the tile. starts: whether the stage is the first of its run. */
+ * products are in flight. The products of the previous stage have ended. The slots that no later
+ * products read are released.
+ * run: address of the warpgroup's first place in shared memory.
+ * shift: by how many places the tap is shifted.
+ * stage: the number of the stage in the tile.
+ * starts: whether the stage is the first of its run. */
 template <int units>
 INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run,
                            int shift, int stage, bool starts)
@@ -121,8 +128,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     int item = LOCAL_ID(0), stages = slices * kernel_h * kernel_w;
     const Geometry geometry = GEOMETRY;
     /* The warp's number is taken from lane 0, so the compiler knows that all lanes have the same
-     * number. It then keeps values computed from the number in uniform registers, from which
-     * wgmma reads its descriptors. */
+     * number. The compiler then uses uniform registers for all values that depend on this number.
+     * wgmma reads its descriptors from uniform registers. */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -151,7 +158,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, kernel_h, kernel_w,
                       remainders_h, remainders_w, step_h, step_w, pitch, run_ring, stage_ring};
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* units are assigned to warpgroups round-robin, so that even a few are divided evenly */
+        /* units are assigned to warpgroups in turn, so that even a few units are divided evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

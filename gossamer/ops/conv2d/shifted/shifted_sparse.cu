@@ -4,23 +4,24 @@
  *
  *   y[m, place] = sum over taps, k of weight[tap, m, k] * x[k, place + shift of the tap]
  *
- * runs.h explains places, runs and slots. Weights are the left operand: it stores two of each four
- * neighbours along k. Places are the right operand.
+ * runs.h explains places, runs and slots. The left operand holds weights: two of each four
+ * neighbours along k are stored. The right operand holds places.
  *
- * A work-group computes PART_CHANNELS output channels, a part, of a range of places, in tiles of up
- * to TILE_PLACES places. WARPGROUPS warpgroups multiply, and each of them computes 64 channels of
- * TILE_N places. There are four more warps: one copies weights, and three copy runs.
+ * A part is PART_CHANNELS output channels. A work-group computes a part for a range of places, in
+ * tiles of up to TILE_PLACES places. WARPGROUPS warpgroups multiply; each computes 64 channels of
+ * TILE_N places. Of the four other warps, one copies weights, and three copy runs.
  *
  * A stage is the weights of a part for one tap and one slice of SLICE input channels. If all these
  * weights are zero, the part may have no stage for the tap and the slice. If any four neighbours
  * have more than two nonzero weights, there are two stages: the second has the weights that do not
- * fit the first. The stages of a run follow one another. In memory, stage s of all parts is before
- * stage s + 1 of all parts. The slots for stages are a ring of WEIGHT_SLOTS slots. A stage consists
- * of, in bytes:
+ * fit the first. The stages of a run follow one another. In device memory, stage s of all parts is
+ * before stage s + 1 of all parts. In shared memory, stages have a ring of WEIGHT_SLOTS slots. The
+ * contents of a stage, with their sizes in bytes, are:
  *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
  *   512 for each 64 channels: a word of indices for each work-item of a warpgroup (wgmma_sparse)
- *   16: a header, of which only the first word is used: bits 16 to 30 and bits 0 to 15 are the rows
- *       and the columns of places by which the tap is shifted; bit 31 is 1 in a run's last stage
+ *   16: a header. Only its first word is used. Bits 16 to 30 of this word are the rows of places by
+ *       which the tap is shifted. Bits 0 to 15 are the columns of places by which the tap is
+ *       shifted. Bit 31 is 1 in a run's last stage.
  *
  * Results are transposed through shared memory, so that a work-item stores 8 channels of a place at
  * once. */
@@ -53,12 +54,19 @@
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
-#define STORED_BYTES (TILE_N * (LINE + 4)) /* a warpgroup's results, and where they are stored */
+/* bytes of a warpgroup's results, and of the indices in y at which they are stored */
+#define STORED_BYTES (TILE_N * (LINE + 4))
 
-/* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, and the
- * slots that it reads next. tile_runs: number of runs of a tile. runs_left: number of runs of the
- * tile that have stages left. starts: whether the next stage is the first of its run. in_flight:
- * whether products of the tile may still read the previous slots. */
+/* The state of a warpgroup that multiplies.
+ * memory: the shared memory.
+ * runs, weights: shared-memory addresses of the first slot for runs and of the first for stages.
+ * channel_group: which 64 channels of the part the warpgroup computes.
+ * place_group: which TILE_N places of a tile the warpgroup computes.
+ * tile_runs: number of runs of a tile.
+ * run_ring, stages: the slots that the warpgroup reads next.
+ * runs_left: number of runs of the tile that have stages left.
+ * starts: whether the next stage is the first of its run.
+ * in_flight: whether products of the tile may still read the previous slots. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -70,9 +78,11 @@ struct Multiplier {
 };
 
 /* Adds the products of the next stage to the sums of the warpgroup. Returns whether this stage is
- * the tile's last. On return, its products are in flight; those of the previous stage have ended.
- * indices: receives the stage's word of indices, which products in flight read. others: the word
- * of the previous stage. */
+ * the tile's last. On return, the products of this stage are in flight, and the products of the
+ * previous stage have ended.
+ * indices: receives the stage's word of indices. The products read this variable while they are in
+ * flight.
+ * others: the word of the previous stage. */
 INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &indices,
                            uint &others)
 {
@@ -98,7 +108,7 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     wgmma_wait_group<1>();
     /* this use keeps the previous word in its register until wgmma has read it */
     asm volatile("" : "+r"(others));
-    /* every lane arrives, because every lane has read a word of the slot */
+    /* every lane arrives at the barrier, because every lane has read a word of the slot */
     if (its.in_flight) {
         release_previous<32>(its.stages);
         if (its.starts)
@@ -170,7 +180,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
                       stage_ring, 0, true, false};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));
-    /* for each place the index of its first channel in y, or -1 where it has no output */
+    /* for each place, the index of its first channel in y, or -1 if the place has no output */
     int *index_of = (int *)(result_bytes + TILE_N * LINE);
     int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
     for (int tile = first; tile < last; tile += TILE_PLACES) {

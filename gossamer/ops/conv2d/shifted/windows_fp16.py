@@ -31,7 +31,8 @@ ROWS = 64
 """Rows of a product. A product is one wgmma instruction of a warpgroup and sums over 16 input
 channels."""
 _MOST_KEPT = 100
-"""Maximum number of stages if shared memory holds all weights, because each stage has a barrier."""
+"""Maximum number of stages if shared memory holds all weights. Each stage then has a barrier, and
+the memory for barriers is limited."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class ShiftedTile(RunTile):
     units: number of products, of ROWS places each, that each warpgroup computes at once.
     slice: number of input channels that are copied at once, a multiple of 16.
     run_slots: number of slots for runs.
-    weight_slots: number of slots for the weights of a tap and a slice; 0 if all weights are in
-    shared memory.
+    weight_slots: number of slots, each for the weights of one tap and one slice; 0 if shared memory
+    holds all weights.
     """
 
     columns: int
@@ -129,8 +130,9 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Return the weights in stages, in the order of `stage_order`.
 
-    The weights are (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
-    channels are zero. A line is an output channel; lines are ordered by `in_lane_order`.
+    The result has the axes (parts of the output channels, stages, chunks, lines, 8 input channels).
+    Weights of padding channels are zero. A line is an output channel; lines are ordered by
+    `in_lane_order`.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)

@@ -37,7 +37,8 @@ With a larger ratio, the algorithm is not a candidate, because a dense product t
 two 2:4 sparse products."""
 
 SLICE = 64
-"""Number of input channels that are copied at once, and that a stage multiplies."""
+"""Number of input channels of a slice. A slice is copied at once, and each stage multiplies one
+slice."""
 ROWS = 64
 """Output channels of a product. A product is one wgmma instruction of a warpgroup and sums over 32
 input channels."""
@@ -87,7 +88,7 @@ class SparseTile(RunTile):
         return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
-        # after the stages, shared memory has room to transpose results, and an index for each place
+        # after the stages, shared memory holds the results to transpose, and an index per place
         return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
@@ -107,7 +108,7 @@ class SparseTile(RunTile):
 
 
 _INDEX_BYTES = 4
-"""Bytes of the index at which the results of a place are stored."""
+"""Bytes of a place's index in the output. The results of the place are stored at this index."""
 _WARPGROUPS = ((2, 1), (1, 2))
 """Numbers of warpgroups along channels and along places in the candidate tiles."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)
@@ -195,9 +196,10 @@ _PAIRS = _pairs()
 
 def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
                   ) -> np.ndarray:
-    """Return the stages as bytes (stages of a part, parts, bytes of a stage).
+    """Return the stages as bytes in the shape (stages of a part, parts, bytes of a stage).
 
-    Parts with fewer stages than others are padded with zero bytes, which are not read.
+    Parts with fewer stages than others are padded with zero bytes. The kernel does not read these
+    bytes.
     """
     weight = _fours_of(arrays, problem, tile)
     run, _, row, column = stage_order(problem, tile.slices(problem))
@@ -235,9 +237,9 @@ def _counts(present: np.ndarray) -> np.ndarray:
 
 def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
               ) -> np.ndarray:
-    """Return the weights as (parts, stages, output channels, fours, 4 input channels).
+    """Return the weights in the shape (parts, stages, output channels, fours, 4 input channels).
 
-    Padding channels are zero. Stages are in the order of `stage_order`.
+    Weights of padding channels are zero. Stages are in the order of `stage_order`.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
@@ -248,9 +250,10 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
 
 
 def _passes(weight: np.ndarray) -> np.ndarray:
-    """Return which weights each of the two passes stores, (2, parts, stages, ...).
+    """Return which weights each of the two passes stores: (2, parts, stages, ...).
 
-    In each group of four, the first pass stores the first two nonzeros, the second the others.
+    In each group of four, the first pass stores the first two nonzeros. The second pass stores the
+    others.
     """
     nonzero = weight != 0
     number = np.cumsum(nonzero, axis=-1)
@@ -258,10 +261,10 @@ def _passes(weight: np.ndarray) -> np.ndarray:
 
 
 def _present(passes: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Return which stages of each pass exist, (parts, stages, 2).
+    """Return which stages of each pass exist: (parts, stages, 2).
 
-    A stage exists if it stores a weight. Each run has at least one stage, because every run that is
-    copied has to be read.
+    A stage exists if it stores a weight. In addition, the first stage of a run exists if no other
+    stage of the run does, because every run that is copied has to be read.
 
     run: the run of each stage, in ascending order.
     """
@@ -283,9 +286,9 @@ def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarra
     # axes: stage, 64 channels, channel, step of 32 input channels, half, value
     split = values.reshape(stages, -1, ROWS, 2, 2, 8)
     ordered = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2, 5))
-    # a word holds the positions of four groups of weights in each of two rows, which are 8 apart
+    # a word holds the positions of four groups of weights for each of two rows that are 8 apart
     bits = (pairs[..., 0] | pairs[..., 1] << 2).reshape(stages, channels // ROWS, 4, 2, 8, 4, 4)
     halves = (bits << 4 * np.arange(4)).sum(axis=-1).astype(np.uint32)
-    # axes: stage, 64 channels, warp, row % 8, lane % 4, which is 2 * step + half
+    # axes: stage, 64 channels, warp, row % 8, lane % 4 (equal to 2 * step + half)
     words = halves[:, :, :, 0] | halves[:, :, :, 1] << np.uint32(16)
     return ordered, np.ascontiguousarray(words)

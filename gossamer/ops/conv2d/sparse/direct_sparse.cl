@@ -1,7 +1,7 @@
-/* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
- * elements of the padded input x. The column indices of a row are stretched: each is the offset in
- * x from the start of a window to the input that the weight multiplies, instead of the weight's
- * index in its filter. */
+/* Direct sparse convolution. The weights are a CSR matrix. An output is the inner product of a row
+ * of this matrix and elements of the padded input x. The column index of a weight is stretched: it
+ * is not the weight's index in its filter, but the offset in x from the start of a window to the
+ * input of this weight. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* work-items of a work-group; if THREADS is not defined, this file contains the kernel `stretch` */
@@ -105,10 +105,10 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  * one weight of a tile, and uses all weights of the tile. In place of a point past the last point,
  * a work-item computes the last point, but does not store it.
  *
- * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
- * unit mostly have the same span of points, and rows that are successive in `order`. So a
- * work-group often finds its inputs in the unit's cache, because another work-group has loaded
- * them. The first `longer` units run `waves` + 1 work-groups each, the other units `waves`. */
+ * Work-groups are assumed to start on the multiprocessors (units) in turn. Most work-groups of one
+ * unit have the same span of points, and their rows are successive in `order`. A work-group
+ * therefore often finds its inputs in the unit's cache, because another work-group has loaded them.
+ * The first `longer` units run `waves` + 1 work-groups each. Each other unit runs `waves`. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,

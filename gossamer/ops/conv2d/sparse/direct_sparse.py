@@ -1,11 +1,12 @@
 """direct_sparse: pruned convolution as inner products with the shifted input.
 
 Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
-1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for a nonzero
-of channel c and tap (r, s), the column (c*H + r)*W + s, which is the offset of an input from the
-start of a window. An output is the inner product of the row with the inputs at these offsets from
-the start of the output's window. Unlike in the source, columns are computed with the strides of the
-input, which allows several layouts, dilation and groups.
+1802.10280, 2018. Each filter is a row of a CSR matrix and is stretched over the padded input. For a
+nonzero of channel c and tap (r, s), the row holds the column (c*H + r)*W + s. This column is the
+offset of the nonzero's input from the start of a window. An output is the inner product of the row
+with the inputs at these offsets from the start of the output's window. Unlike in the source,
+columns are computed with the strides of the input. This allows several layouts, dilation and
+groups.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _LINE_BYTES = 128
 class PublishedForm:
     """One of the two published kernels, with its sizes.
 
-    variant: "untiled", where each work-item computes one output from one CSR row, or "tiled", where
-    the work-items of a work-group share one row, which they read in tiles from shared memory.
+    variant: "untiled" or "tiled". In the untiled kernel, each work-item computes one output from
+    one CSR row. In the tiled kernel, the work-items of a work-group share one CSR row and read it
+    from shared memory in tiles.
     threads: number of work-items of a work-group.
     points: number of output points of a work-item.
     """
@@ -147,7 +149,10 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def padded_source(variant: Variant, padded: TensorSpec,
                   device: Device) -> tuple[Callable[..., Argument], list[Launch]]:
-    """Return the argument for the padded input, and the launches that copy it to the workspace."""
+    """Return the argument for the padded input, and the launches that write it to the workspace.
+
+    If the variant has no workspace, the argument is the input itself, and there are no launches.
+    """
     x = variant.inputs[0]
     if not variant.workspace:
         return input_buffer(0), []
@@ -201,7 +206,10 @@ class _Points:
 
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
-    """Return the arguments by which a work-group of the tiled kernel finds its row and points."""
+    """Return the arguments from which a work-group of the tiled kernel finds its row and points.
+
+    spans: number of spans of points; a work-group computes one span for one row.
+    """
     units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
     parts_to_fill = max(1, round(units / spans / problem.groups))
     parts = min(parts_to_fill, problem.group_out_channels)
@@ -213,8 +221,9 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
     """Return the order in which rows are multiplied.
 
     The rows of a group of channels are sorted by length, the longest first, and assigned in turn to
-    `parts` parts, so that the parts have similar work. Neighbouring rows run at the same time. They
-    have similar lengths, so they read the same input channels at about the same time.
+    `parts` parts, so that the parts have similar work. Rows that are neighbours in this order run
+    at the same time. Such rows have similar lengths, so they read the same input channels at about
+    the same time.
     """
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
@@ -227,7 +236,7 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
 def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """Return a function that computes one array of the CSR matrix from a layer's arrays.
 
-    part: the name of this array, "indptr", "indices" or "data".
+    part: the name of the CSR matrix's array: "indptr", "indices" or "data".
     """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = getattr(csr(arrays), part)
@@ -269,13 +278,13 @@ def _fitting(device: Device) -> list[PublishedForm]:
 
 
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
-    """Return a sort key of kernels, the fastest expected first.
+    """Return a sort key of kernels; the fastest expected kernel has the lowest key.
 
-    The key is not a time. It counts the loads of a work-item per weight: one for the input of each
-    point, plus one for the weight if it is in shared memory, or two if it is in device memory. If
-    there are n > 2048 work-items per multiprocessor, the count is multiplied by n / 2048. Among
-    kernels with equal counts, the one with the fewest work-items comes first. Kernels that the
-    device may not be able to run come last.
+    The key is not a time. Its main part counts the loads of a work-item per weight: one for the
+    input of each point, plus one for the weight if weights are in shared memory, or two if weights
+    are in device memory. If there are n > 2048 work-items per multiprocessor, the count is
+    multiplied by n / 2048. Among kernels with equal counts, the kernel with the fewest work-items
+    comes first. Kernels that the device may not be able to run come last.
     """
     points = problem.pixels
     span = form.threads * form.points

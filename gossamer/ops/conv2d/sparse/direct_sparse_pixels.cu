@@ -1,25 +1,25 @@
 /* Pruned convolution of few images on tensor cores. An instruction computes neighbouring output
  * pixels. A column of the weights is skipped if it is zero in all rows of a block.
  *
- * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs for which one of
- * these output channels has a nonzero; 16 columns make a step. A line is a row of pixels, and a
- * fragment is 8 neighbouring output pixels of a line. A cluster of CLUSTER work-groups computes
- * BLOCKS blocks for a tile of `lines` lines of `width` fragments. Each work-group multiplies the
- * columns of its own part of the input channels.
+ * A block is 16 * TILES output channels. Its columns are the pairs (input channel, tap) for which
+ * at least one of these output channels has a nonzero. 16 columns make a step. A line is a row of
+ * pixels, and a fragment is 8 neighbouring output pixels of a line. A cluster of CLUSTER
+ * work-groups computes BLOCKS blocks for a tile of `lines` lines of `width` fragments. Each
+ * work-group multiplies the columns of its own part of the input channels.
  *
- * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
- * horizontal taps. Each vector of a tap's copy contains the eight inputs that the tap reads for the
- * pixels of a fragment, with zeros for inputs outside of the image. The vectors are stored line by
- * line. With a vertical stride above 1, the lines that one tap reads are adjacent: with a stride of
- * 2, the even lines come first, then the odd lines. For each column, the vectors of a tile's
- * fragments are therefore consecutive, and `offsets` contains the offset of the first vector.
- * ldmatrix gathers 16 columns of two fragments at once. ldmatrix cannot transpose numbers of 32
- * bits, so in TF32 a lane loads one float of every fourth column.
+ * A work-group holds its input channels in shared memory. There is one copy of these channels for
+ * each of KERNEL_WIDTH horizontal taps. Each vector of a tap's copy contains the eight inputs that
+ * the tap reads for the pixels of a fragment. Inputs outside of the image are zeros. The vectors
+ * are stored line by line. With a vertical stride above 1, the lines that one tap reads are
+ * adjacent: with a stride of 2, the even lines come first, then the odd lines. For each column, the
+ * vectors of a tile's fragments are therefore consecutive, and `offsets` contains the offset of the
+ * first vector. ldmatrix gathers 16 columns of two fragments at once. ldmatrix cannot transpose
+ * numbers of 32 bits, so in TF32 a lane loads one float of every fourth column.
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments. WARPS_P warps share a tile of pixels,
  * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. The sets are assigned
- * to the work-groups of the cluster round-robin. All warps that have sums of a set write them to
- * the shared memory of the set's work-group, which adds them up. */
+ * to the work-groups of the cluster in turn. All warps with partial sums of a set write these sums
+ * to the shared memory of the set's work-group. That work-group adds the sums up. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -78,8 +78,7 @@ INLINE REAL rounded_operand(REAL input)
 #endif
 }
 
-/* Multiplies a step. first: the address to which the offsets of the step's columns are added, for
- * the warp's first fragment. */
+/* Multiplies a step. first: the address of the warp's first fragment in a column with offset 0. */
 INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
                           const REAL *first, uint lane)
 {
@@ -191,8 +190,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* for the compiler, this empty statement is the first use of start and stop, so
-                 * that the loads above do not wait for them */
+                /* for the compiler, this empty statement is the first use of start and stop; so
+                 * the loads above do not wait for the values of start and stop */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
                 last = start + (stop - start) * ((int)part + 1) / PARTS;

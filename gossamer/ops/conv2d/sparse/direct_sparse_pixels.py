@@ -5,10 +5,10 @@ One instruction computes several neighbouring output pixels.
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source finds the input of a column of weights by
 shifting the start of a window. In this implementation, shared memory has a copy of the input for
-each horizontal shift, so that eight pixels are 16 aligned bytes in float16. Rows of the weights are
-multiplied together in the tensor cores' tile of 16 rows, as in vector-sparse products (Z. Chen et
-al., "Efficient tensor core-based GPU kernels for structured sparsity under reduced precision", SC
-2021), but weights need not be pruned in blocks.
+each horizontal shift, so that eight pixels are 16 aligned bytes in float16. 16 rows of the weights
+are multiplied together, because a tile of the tensor cores has 16 rows. This resembles the
+vector-sparse products of Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
+sparsity under reduced precision", SC 2021. But here, weights need not be pruned in blocks.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class DirectSparsePixels(Algorithm):
 
     The products are computed on tensor cores in TF32 or float16, with float32 sums.
 
-    If any of the 16 or 32 output channels of a block has a weight in a column, the column is
-    multiplied for all of them. A NaN or infinity in the input therefore reaches the whole block,
-    including channels with a zero weight in this column. TF32 inputs are rounded.
+    If any of the 16 or 32 output channels of a block has a nonzero weight in a column, the column
+    is multiplied for all channels of the block. A NaN or infinity in the input therefore reaches
+    the whole block, including channels with a zero weight in this column. In TF32, inputs are
+    rounded.
     """
 
     op = "conv2d"
@@ -189,8 +190,8 @@ class _PixelTables:
     "starts" has the first step of each part of each block, followed by the total number of steps.
     "offsets" has, for each column of a step, the bytes from the first vector in shared memory to
     the column's first vector.
-    "weights" has four registers for each of 32 lanes, for each step, tile and instruction. A step
-    is one instruction in float16, and two instructions of eight columns each in TF32.
+    "weights" has, for each step, tile and instruction, four registers of each of the 32 lanes. A
+    step is one instruction in float16, and two instructions of eight columns each in TF32.
     "channels" has, for each row of a block, the row's output channel, or -1.
     """
 
@@ -250,8 +251,8 @@ class _PixelTables:
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the order in which columns fill steps, and the columns' offsets in bytes.
 
-        An unused position has -1. One load of a step reads `banks` columns at once, which are
-        chosen from different banks where possible.
+        In the order, an unused position has -1. One load of a step reads `banks` columns at once.
+        Where possible, these columns are chosen from different banks.
         """
         divided = self.divided
         channel, tap = np.divmod(columns, divided.problem.taps)
@@ -286,9 +287,9 @@ def _packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
     values: (..., 16, depth); the depth is 16 for fp16 and 8 for tf32. The result is (..., 32 lanes,
     4 registers).
 
-    Register r of lane l holds weights of row l / 4 + 8 (r % 2), from the first half of the columns
-    if r < 2, else from the second half. In tf32 the register holds column l % 4 of the half, in
-    fp16 columns 2 (l % 4) and 2 (l % 4) + 1 of the half.
+    Register r of lane l holds weights of row l // 4 + 8 (r % 2). If r < 2, these are weights of the
+    first half of the columns, else of the second half. In tf32, the register holds column l % 4 of
+    this half. In fp16, it holds columns 2 (l % 4) and 2 (l % 4) + 1 of this half.
     """
     *leading, rows, depth = values.shape
     # axes: half of the rows, row, half of the columns, quarter of the half, column

@@ -1,20 +1,21 @@
 /* Sparse convolution with weights in tables, for several output channels at once. A block is ROWS
- * output channels. The columns of a block are those in which any of its channels has a nonzero
- * weight. The input of a column is loaded once for all channels of the block. `columns` has, for
- * each column, the offset of its input from the start of a window. `values` has ROWS weights for
- * each column, one for each channel. Both tables are read four columns at a time; columns with zero
- * weights fill up the last four columns of a block.
+ * output channels. A column is a pair (input channel, tap). A block has the columns in which at
+ * least one of its output channels has a nonzero weight. The input of a column is loaded once for
+ * all output channels of the block. `columns` has, for each column, the offset of its input from
+ * the start of a window. `values` has ROWS weights for each column, one for each output channel.
+ * Both tables are read four columns at a time. Columns with zero weights fill up the last four
+ * columns of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. The columns of a
- * block are divided among SPLITS sets (1, or a multiple of ROWS), which add up their sums at the
- * end. A work-group computes BLOCKS blocks, which read the same inputs.
+ * block are divided among SPLITS sets. SPLITS is 1 or a multiple of ROWS. At the end, the sets add
+ * up their sums. A work-group computes BLOCKS blocks for the same output points.
  *
  * The output points of a plane are numbered by (line, place, image). A line is a row of output
  * pixels, and a place is a position along a line. A plane is one image, or all images if images are
  * the innermost axis.
  *
- * With LINEAR, a line has as many places as an input line, so the index of a point is also the
- * offset of its window. The places past the last output of a line are computed, but not stored.
+ * With LINEAR, a line has as many places as an input line. The index of a point is then also the
+ * offset of its window. The places of a line past its last output are computed, but not stored.
  * Without LINEAR, a work-item computes the offset of every point's window. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -23,11 +24,12 @@
 #define LANES 32 /* work-items of a set, which computes LANES * POINTS output points of a block */
 #define BLOCKS 1 /* blocks of a work-group */
 #define SPLITS 1 /* sets that share the columns of a block: 1 or a multiple of ROWS */
-/* 1: x is stored without padding. tap_masks has for each column a bit for the row of its tap (bits
+/* 1: x is stored without padding. In tap_masks, each column has a bit for the row of its tap (bits
  * 0 to 15) and a bit for the column of its tap (bits 16 to 31). Each point has a mask with the bits
- * of taps that are outside of x, and reads zeros for these taps */
+ * of the rows and columns of taps that are outside of x. If this mask has the bit of a tap's row or
+ * column, the point reads zero for the tap. */
 #define MASKED 0
-#define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
+#define VECTOR 1 /* points that are loaded and stored at once: 1, or 4 neighbouring images */
 /* distance in points from a work-item's point (or vector) to its next point: LANES * VECTOR, or
  * less if the next point would be past the last point */
 #define DISTANCE 32
@@ -88,7 +90,8 @@
     int image = in_line - place * images;
 
 /* POINT(k) is a work-item's k-th point. It is never past the last point, so its inputs can be read.
- * Several work-items may compute the same point; IS_OWN(k) is true for the one that stores it. */
+ * Several work-items may compute the same point. IS_OWN(k) is true for the work-item that stores
+ * the point. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \
@@ -115,7 +118,8 @@
 #define READ(target, k, part) target = FETCH(k, next.part);
 #endif
 
-/* Applies the epilogue to the sums of a work-item's k-th points and stores them. */
+/* Applies the epilogue to `value`, the sum of the work-item's k-th point (or the sums of its k-th
+ * vector of points), and stores the result. */
 #define EMIT(channel, k, value)                                            \
     {                                                                      \
         int point = POINT(k);                                              \

@@ -2,10 +2,10 @@
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. In
-this implementation, output channels with weights in similar positions form a block: an input is
-loaded once for the block, and the block's sums stay in registers. With few output points, the
-columns of a block, which are pairs of input channel and tap, are divided among several sets of
-work-items.
+this implementation, output channels with weights in similar positions form a block. An input is
+loaded once for the block, and the block's sums stay in registers. A column of a block is a pair of
+an input channel and a tap. If there are few output points, the columns of a block are divided among
+several sets of work-items.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
 _MASK_BITS = 16
-"""Number of bits of a tap mask for the rows of a window, and also the number for its columns."""
+"""Number of bits of a tap mask for the rows of a window. There are as many bits for its columns."""
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
 # other devices, these numbers only decide the order in which variants are tried, because the
 # tuner's measurements correct the scale of an algorithm's estimates.
@@ -74,8 +74,9 @@ class TableForm:
     blocks: number of blocks of a work-group.
     splits: number of sets of work-items among which a block's columns are divided: 1 or a multiple
     of rows.
-    masked: 1 if the kernel reads the input without padding and masks taps outside of the image, 0
-    if the input is first copied with its padding.
+    masked: 1 if the kernel reads the input without padding and masks taps outside of the image; 0
+    if the kernel reads the input with its padding. In the second case, an input that needs padding
+    is first copied to the workspace.
     """
 
     rows: int
@@ -130,8 +131,9 @@ class OutputPlanes:
 
     planes: number of planes.
     count: number of points of a plane.
-    row: number of points of a row, which is `images` times the number of columns of the input if
-    the points are linear, and of the output if they are not.
+    row: number of points of a row. If the points are linear, this is `images` times the number of
+    columns of the input as the kernel reads it. If not, it is `images` times the number of columns
+    of the output.
     images: number of images of a plane.
     linear: True if each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
@@ -225,7 +227,8 @@ class DirectSparseTable(Algorithm):
     Columns in which no channel of a block has a weight are skipped. If only some channels have a
     weight in a column, the column is multiplied by zero for the block's other channels. A NaN or
     infinity in the input therefore reaches all channels of a block as NaN, as in a dense
-    convolution; with rows=1 it reaches only channels with a weight in this column.
+    convolution. With rows=1, the NaN or infinity reaches only channels with a weight in this
+    column.
     """
 
     op = "conv2d"
@@ -325,9 +328,9 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
     """Return the kernel's tables of the weights, and a function that returns the tap masks.
 
-    In the tables, a column is an offset in x. Its tap mask has one bit set for the tap's row in the
-    window, and one for the tap's column. The division of the weights into blocks is computed only
-    once.
+    In the tables, a column is an offset in x. The tap mask of a column has two bits set: one for
+    the tap's row in the window, and one for the tap's column. All tables are made from one division
+    of the weights into blocks, which is computed when it is first needed.
 
     x: the input as the kernel reads it.
     """

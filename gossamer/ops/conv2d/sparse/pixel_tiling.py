@@ -162,12 +162,12 @@ class PixelTiling:
 
     @property
     def columns(self) -> int:
-        """Maximum number of inputs of a line in a tile."""
+        """Maximum number of inputs that a tile reads in one line."""
         return min(self.span[1], self.problem.width)
 
     @property
     def items(self) -> int:
-        """Maximum number of inputs of a channel in a tile."""
+        """Maximum number of inputs that a tile reads in one channel."""
         return min(self.span[0], self.problem.height) * self.columns
 
     @property
@@ -253,9 +253,9 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     """Return the expected time of the kernel in microseconds.
 
     A work-group copies its inputs from the L2 cache to shared memory, multiplies its steps of 16
-    columns, and adds up its sums. The products take the longer of two times: the latencies of all
-    steps of the warp with the most columns, or the throughput of the products of all work-groups of
-    a multiprocessor.
+    columns, and adds up its sums. The products take the longer of two times. One is the latencies
+    of all steps of the warp with the most columns. The other is the time of the products of all
+    work-groups of a multiprocessor at full throughput.
     """
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density

@@ -1,7 +1,7 @@
-/* A convolution of few input channels, such as the first of a network, on tensor cores in float16
- * with float32 sums. The kernel reads a float32 image in NCHW. Or it reads another tensor, such as
- * bytes in NHWC, and computes the image from it (ops/image.h). No other kernel has to convert the
- * image. y is float16, NHWC.
+/* A convolution of few input channels on tensor cores, in float16 with float32 sums. Typically this
+ * is the first convolution of a network. x is a float32 image in NCHW, or another tensor, such as
+ * bytes in NHWC, from which the kernel computes the image (ops/image.h). No other kernel has to
+ * convert the image. y is float16 in NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
  * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
@@ -14,11 +14,12 @@
  * ROW_WIDTH numbers: KERNEL_W numbers of the line, then zeros. A lane loads two neighbouring
  * numbers at once, and clears numbers beyond the window. With an odd stride, every other window
  * begins at an odd index, where the address of two numbers is not aligned to 4 bytes. Such windows
- * are loaded from a second copy of all numbers in shared memory, which is shifted by one number.
+ * are loaded from a second copy of all numbers in shared memory. The second copy is shifted by one
+ * number.
  *
  * The columns of the right operand are output channels. They are permuted within GROUP_TILES
- * neighbouring tiles. Because of the permutation, a lane gets from mma the sums of neighbouring
- * channels of a pixel, and stores them at once. */
+ * neighbouring tiles. Because of the permutation, the sums that mma leaves in a lane belong to
+ * neighbouring channels of a pixel. A lane stores these sums at once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats */
@@ -31,8 +32,8 @@
 #define STRIDE_X 2 /* columns from a window to the next */
 #define CHANNELS 3 /* input channels */
 #define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
-/* numbers of a window's line with the zeros that fill it: KERNEL_W rounded up to a power of 2, at
- * least 2 and at most 16 */
+/* numbers of a window's line, including the zeros that fill the line: KERNEL_W rounded up to a
+ * power of 2, at least 2 and at most 16 */
 #define ROW_WIDTH 4
 #define STEPS 3 /* steps of 16 numbers into which a row of the left operand is divided */
 #define GROUP_TILES 4 /* tiles of 8 output channels that are permuted together: 4, 2 or 1 */
@@ -62,7 +63,7 @@
 #define STEP_LINES (16 / ROW_WIDTH)        /* lines of a step */
 #define ROW_PAIRS (ROW_WIDTH / 2)          /* pairs of numbers of a window's line */
 #define PIXEL_TILES (TILE_H * TILE_W / 16) /* tiles of 16 outputs */
-/* work-groups that a multiprocessor should hold: the most without spilled registers */
+/* work-groups that a multiprocessor should hold: the largest number for which no registers spill */
 #define BLOCKS_PER_UNIT (STRIDE_X % 2 ? 3 : 4)
 #define GROUPS (OUT_PART / (8 * GROUP_TILES))
 /* tiles of 8 output channels whose weights a lane loads at once */
@@ -124,9 +125,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     cp_async_wait_group<0>();
     BARRIER();
 
-    /* In each step a lane loads two pairs of numbers. For each pair, `lines` has its line within
-     * the step, `offsets` its distance from the step's first number, and `masks` the bits of its
-     * numbers that are in the window. */
+    /* In each step a lane loads two pairs of numbers. For each pair, `lines` has the pair's line
+     * within the step, and `offsets` has the pair's distance from the step's first number. In
+     * `masks`, the bits of the pair's numbers that are in the window are 1. */
     int lines[2], offsets[2];
     uint masks[2];
     UNROLL for (int i = 0; i < 2; i++) {

@@ -24,8 +24,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group; columns are a multiple of 16. Shapes are tried in
-this order on every device; the order is a rule of thumb."""
+"""Rows and columns of outputs of a work-group. The number of columns is a multiple of 16. On every
+device, shapes are tried in this order, which is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
 """Maximum number of values of a window, including the zeros that pad its rows. The limit is a rule
@@ -89,7 +89,7 @@ class FewChannelsMma(Algorithm):
         """Return one launch, or none if the output is empty.
 
         image: the macros that describe how the kernel reads the image.
-        given: kernel arguments of the arithmetic that computes the image's values.
+        given: kernel arguments for the arithmetic that computes the image's values.
         """
         if variant.outputs[0].size == 0:
             return []
@@ -135,7 +135,7 @@ def _steps(problem: Conv2dProblem) -> int:
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Return the number of output channels of a group, within which channels are permuted.
+    """Return the number of output channels of a group. Channels are permuted within their group.
 
     The permutation assigns up to 8 neighbouring channels to each of four lanes.
     """
@@ -145,9 +145,9 @@ def _group(problem: Conv2dProblem) -> int:
 def _parts(problem: Conv2dProblem) -> list[int]:
     """Return one or two numbers of output channels that a work-group may compute.
 
-    The first is the largest number whose sums fit the registers: with more channels per work-group,
-    fewer work-groups read the same part of the image. The second is smaller, but at least half of
-    the first; it is for small batches.
+    The first is the largest number whose sums fit the registers. With more channels per work-group,
+    fewer work-groups read the same part of the image. The second number is for small batches. It is
+    smaller than the first, but at least half of it.
     """
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)
@@ -176,12 +176,13 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -
     """Return the weights as registers of the 32 lanes of a warp.
 
     The axes are, from the outermost: parts of `part` output channels, steps of 16 values of a
-    window, and tiles of 8 columns. Each lane has two registers per tile. If a part has an even
-    number of tiles, a lane's registers of two neighbouring tiles are adjacent. The values of a
+    window, and tiles of 8 output channels. Each lane has two registers per tile. If a part has an
+    even number of tiles, a lane's registers of two neighbouring tiles are adjacent. The values of a
     window are ordered by row, channel and column, with zeros as the padding of each row.
 
-    Register h of a tile and lane l holds values 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
-    for column l / 4. The columns of a group are ordered by `in_lane_order`.
+    Register h of lane l for a tile holds values 2 (l % 4) and 2 (l % 4) + 1 of half h of the step.
+    These values belong to output channel l // 4 of the tile. The output channels of a group are
+    ordered by `in_lane_order`.
     """
     lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
     filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)

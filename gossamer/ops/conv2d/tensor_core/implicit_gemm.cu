@@ -9,29 +9,31 @@
  * implicit_gemm_tile.h defines tiles, stages, slots, lines, pieces, steps and blocks. In TF32 the
  * inputs are rounded in registers.
  *
- * With WGMMA, warpgroups multiply from shared memory (pixels in TF32 from registers), and
+ * With WGMMA, warpgroups multiply operands in shared memory; in TF32, the pixels are in registers.
  * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence,
- * and the fence waits for all copies of its work-item, so the warps that copy cannot be the warps
- * that multiply. The slots are a ring (mma/ring.h). Without WGMMA each warp copies lines, and loads
- * the lines that it multiplies from shared memory to registers. With clusters, one more barrier
- * completes when the sums of all holders have arrived (partial_sums.h).
+ * and a fence waits for all copies of the work-item that executes the fence. Therefore the warps
+ * that multiply cannot also copy. The slots are a ring (mma/ring.h).
  *
- * With KEEPS_WEIGHTS, all tiles of a work-group have the same output channels. Their weights stay
- * in shared memory, after the slots; the slots hold lines of pixels only. KEEPS_WEIGHTS needs a
- * short K, because shared memory holds the weights of all stages.
+ * Without WGMMA, each warp copies lines, and loads the lines that it multiplies from shared memory
+ * to registers. With clusters, one more barrier completes when the sums of all holders have arrived
+ * (partial_sums.h).
+ *
+ * With KEEPS_WEIGHTS, all tiles of a work-group have the same output channels. The weights of these
+ * channels stay in shared memory, after the slots. The slots then hold only lines of pixels.
+ * KEEPS_WEIGHTS needs a short K, because shared memory holds the weights of all stages.
  *
  * x and y begin at the elements x_first and y_first of their buffers. y is NHWC; its pixels are
  * y_channels elements apart. y_channels exceeds the number of output channels if y is a part of a
  * larger tensor. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: an output reads one pixel, whose values are adjacent in x; 0: k_table has an entry for every
- * AT_ONCE values along K: their offset in x from the window's corner, and their position in the
- * window as row << 16 | column */
+/* 1: an output reads one pixel, whose values are adjacent in x. 0: k_table has an entry for every
+ * AT_ONCE values along K. The entry has the offset of these values in x from the window's corner,
+ * and their position in the window as row << 16 | column. */
 #define POINTWISE 1
-#define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
+#define AT_ONCE 8 /* neighbouring values of x that are copied at once: 4, 8 or 16 bytes */
 #define LOADS 0 /* 1: values of x are loaded one by one, not copied; AT_ONCE is 1 */
-/* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
+/* 1: neighbouring work-items gather neighbouring pixels; 0: they gather neighbouring pieces */
 #define PIXELS_FIRST 0
 #define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4, 2 or 1 */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
@@ -57,7 +59,7 @@
  * the slot, all if lanes load from the slot. */
 #define RELEASING_LANES (HALVES && !STAGED ? 1 : 32)
 /* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
- * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. Where
+ * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. If
  * fewer than four channels are stored at once, the pairs of channels of four lanes are adjacent. */
 #if OUT_VECTOR > 2
 #define LANE_CHANNELS VECTOR
@@ -212,8 +214,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Number of stages of the first tile for which weights are copied before this kernel waits for
-     * the kernel that writes x. No kernel writes weights. */
+    /* Number of stages of the first tile whose weights are copied before this kernel waits for the
+     * kernel that writes x. This is possible because no kernel writes weights. */
     int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
     /* copy_stage copies the next stage, of this tile or of a later tile. */
@@ -288,9 +290,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Stores the sums of one pixel for the VECTOR output channels of a lane. staged: index of the
-     * first channel's staged operand in shared memory. Only the store is conditional, so that loads
-     * for other sums need not wait for a branch. */
+    /* Applies the epilogue to the sums of one pixel for the VECTOR output channels of a lane, and
+     * stores the results. staged: index of the first channel's staged operand in shared memory.
+     * Only the store is conditional, so that loads for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;

@@ -1,7 +1,7 @@
 """pointwise_mma and implicit_gemm_mma: convolution as a matrix product on tensor cores.
 
-The left matrix is the im2col matrix, which is never stored: its values are copied from the input
-during the product.
+The left matrix is the im2col matrix. This matrix is never stored: its values are copied from the
+input during the product.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _MmaProduct(Algorithm):
                  for layout in _layouts(problem, precision)]
 
         def least_us(tile: MmaTile) -> float:
-            # tiles are ordered by their expected time in the lowest precision, the fastest one
+            # tiles are ordered by their expected time in the lowest precision, which is the fastest
             return expected_us(problem, tile, *forms[-1], device.limits)
 
         tiles = {form: fitting(problem, *form, device.limits) for form in forms}
@@ -151,7 +151,7 @@ class PointwiseMma(_MmaProduct):
 
 
 class ImplicitGemmMma(_MmaProduct):
-    """Convolution on tensor cores in TF32 or float16, except 1x1 without padding.
+    """Convolution on tensor cores in TF32 or float16, except 1x1 convolution without padding.
 
     Sums are float32. In TF32, inputs and weights are rounded, not truncated, before they are
     multiplied.
@@ -171,7 +171,7 @@ def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
 
 
 def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str) -> Variant:
-    """Return the variant of a tile for an input in a layout."""
+    """Return the variant of a tile for an input in the given layout."""
     variant = Variant(config_of(tile), *specs_in(problem, layout, "NHWC"), precision)
     return variant.as_fp16 if precision == "fp16" else variant
 
@@ -217,13 +217,15 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                  precision: str) -> np.ndarray:
-    """Return the weights as (groups, stages, lines, values of a line).
+    """Return the weights in the shape (groups, stages, lines, values of a line).
 
     A line is one output channel in one stage. If a lane stores 4 output channels or more at once,
-    the lines of each block of 4 * vector channels are ordered by `in_lane_order`.
-    Otherwise they are in the order of channels, and successive pairs of channels belong to
-    successive lanes. Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that eight
-    lines are read without bank conflicts.
+    the lines of each block of 4 * vector channels are ordered by `in_lane_order`. If a lane stores
+    fewer at once, the lines are in the order of channels, and successive pairs of channels belong
+    to successive lanes.
+
+    Chunk p of line l is stored as chunk p ^ (l % 8) of the line, so that eight lines are read
+    without bank conflicts.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)

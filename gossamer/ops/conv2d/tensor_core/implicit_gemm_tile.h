@@ -2,21 +2,21 @@
  * the tile's sums.
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
- * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel; mma/lines.h
- * defines its pieces and steps. Shared memory has SLOTS slots. Each slot holds the lines of a stage:
- * first the lines of pixels, then the lines of output channels. In device memory the pieces of
- * weights are already in the order of shared memory, and the lines of a stage lie one after the
- * other.
+ * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel in a stage;
+ * mma/lines.h defines its pieces and steps. Shared memory has SLOTS slots. Each slot holds the
+ * lines of a stage: first the lines of pixels, then the lines of output channels. In device memory,
+ * the pieces of weights are already in the order of shared memory, and the lines of a stage lie one
+ * after the other.
  *
- * WARPS_P x WARPS_M warps share a tile. Where pixels are few, WARPS_K warps and the CLUSTER
- * work-groups of a cluster share the K range of a tile and add up their sums at the end (slice-K,
- * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
+ * WARPS_P x WARPS_M warps share a tile. If there are few pixels, WARPS_K warps (slice-K) and the
+ * CLUSTER work-groups of a cluster (split-K) share the K range of a tile. At the end, they add up
+ * their sums. With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
  * copy.
  *
- * A fragment is the sums of 16 pixels by 8 output channels; four lanes hold each of its rows. A
- * block is the 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive fragments.
- * Where four or more channels are stored at once, the lines of a block are ordered so that the
- * channels of one lane are adjacent in memory. */
+ * A fragment is the sums of 16 pixels by 8 output channels. Each row of a fragment is held by four
+ * lanes. A block is the 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive
+ * fragments. If four or more channels are stored at once, the lines of a block are ordered so that
+ * the channels of one lane are adjacent in memory. */
 
 #pragma once
 
@@ -77,8 +77,8 @@
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels by one block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
 /* The staged operand has one row for each pixel of a tile. The rows are divided into OPERAND_STAGES
- * stages of OPERAND_ROWS rows; each is copied to a slot of its own, like a stage of lines. A row
- * has OPERAND_PIECES pieces; OPERAND_PLACE is the index of a piece within its slot. */
+ * stages of OPERAND_ROWS rows. Each of these stages is copied to a slot of its own, like a stage of
+ * lines. A row has OPERAND_PIECES pieces. OPERAND_PLACE is the index of a piece within its slot. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

@@ -1,6 +1,6 @@
-/* Products of a stage of implicit_gemm. With WGMMA (sm_90a), warpgroups read operands from shared
- * memory; in TF32 they first load the pixels to registers and round them. Without WGMMA (sm_80),
- * warps load both operands to registers. */
+/* Products of a stage of implicit_gemm. With WGMMA (sm_90a), tensor cores read operands from shared
+ * memory. In TF32, however, warpgroups first load the pixels to registers and round them. Without
+ * WGMMA (sm_80), warps load both operands to registers. */
 
 #pragma once
 
@@ -9,9 +9,9 @@
 #include "mma/warpgroup.h"
 #include "implicit_gemm_tile.h"
 
-/* Multiplies a stage. Warpgroups start the products as one wgmma group; warps multiply their share.
- * lines, weights: the addresses of the stage's lines of pixels and of weights. left: the steps of K
- * that are left, from this stage on. */
+/* Multiplies a stage. With WGMMA, the products are only started, as one wgmma group.
+ * lines, weights: the addresses of the stage's lines of pixels and of weights.
+ * left: number of steps of K that are left, including those of this stage. */
 INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
                            [[maybe_unused]] int left, uint warp, [[maybe_unused]] uint lane)
 {
@@ -24,7 +24,7 @@ INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint line
 #else
     uint address = lines + piece_offset(warp % 4 * 16 + lane % 16, lane / 16);
     WarpgroupPixels loaded[FRAGMENTS_P][STEPS];
-    wgmma_wait_group<0>(); /* the registers of the stage before are free */
+    wgmma_wait_group<0>(); /* then the registers of the previous stage are free */
     UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
         UNROLL for (int step = 0; step < STEPS; step++)
             loaded[i][step] = rounded_operands(load_step(address, step, i * 64));

@@ -9,14 +9,17 @@
 #include "ptx/mbarrier.h"
 #include "implicit_gemm_tile.h"
 
-/* Returns the bytes of sums that the work-group of a rank receives from all holders. */
+/* Returns the bytes of sums that a work-group receives from all holders. rank: the rank of the
+ * work-group in its cluster. */
 [[maybe_unused]] INLINE int received_bytes(int rank)
 {
     return CEIL_DIV(SUMS - rank, CLUSTER) * (HOLDERS * 32 * VECTOR * 4);
 }
 
-/* Gives each set of a warp's sums to the work-group that adds up the set. partial: room for SHARE
- * sets of each holder in shared memory. summed: with clusters, the barrier that expects the sums.
+/* Gives each set of a warp's sums to the work-group that adds up the set.
+ * partial: room for SHARE sets of each holder in shared memory.
+ * summed: with clusters, the barrier that completes when all sums have arrived.
+ * holder: index of the warp among the HOLDERS warps with partial sums of the same outputs.
  * warp_m, warp_p: index of the warp along the channels and along the pixels of the tile. */
 [[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],

@@ -1,6 +1,6 @@
 """Tiles of matrix products on tensor cores, and estimates of their times.
 
-K is the axis over which the product sums; it runs over the taps (r, s) of a window and, for each
+K is the axis over which the product sums. K runs over the taps (r, s) of a window and, for each
 tap, over the input channels of a group. Eight chunks of 16 bytes along K make a line.
 """
 
@@ -218,8 +218,8 @@ def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits)
     layout: the layout of the input.
     """
     stages = stages_of(problem, precision)
-    # with wgmma only few warps copy: too few to load values one at a time, and with too few
-    # registers for narrow copies of windows
+    # with wgmma, only few warps copy: they are too few to load values one at a time, and they have
+    # too few registers for narrow copies of windows
     is_narrow = bytes_at_once(problem, precision) < 16
     most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
         is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))

@@ -1,13 +1,13 @@
-/* Writes the im2col matrix of a convolution, or a part of the matrix: the part for some images and
- * some output pixels. For every output pixel, the matrix has the inputs at the taps of the filter.
+/* Writes the im2col matrix of a convolution, or the part of this matrix for some images and some
+ * output pixels. For every output pixel, the matrix has the inputs at the taps of the filter.
  *
  * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)
  *   NHWC_ORDER   x (image, row, column, channel); matrix (image, pixel, group, r, s, channel)
  *   CHWN_ORDER   x (channel, row, column, image); matrix (channel, r, s, pixel, image)
- * UNIT_BYTES is the size of the unit that is copied at a time: an element, or 4 or 16 bytes of
- * neighbours along the innermost dimension of NHWC or CHWN. The size of the innermost dimension and
- * all strides are in units.
+ * UNIT_BYTES is the size of the unit that is copied at a time. A unit is an element, or, in NHWC
+ * and CHWN, 4 or 16 bytes of neighbours along the innermost dimension. The size of the innermost
+ * dimension and all strides are in units.
  *
  * A work-item copies one unit of one pixel for every tap. */
 

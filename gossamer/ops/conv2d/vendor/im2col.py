@@ -150,7 +150,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
-    """Return the weights on the device as (output channels, K of a group).
+    """Return the weights on the device, in the shape (output channels, K of a group).
 
     K is in the order of the rows of the layout's im2col matrix.
     """
@@ -161,7 +161,7 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
 def weight_rows(problem: Conv2dProblem,
                 layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function that packs weights as (output channels, K of a group).
+    """Return a function that packs weights in the shape (output channels, K of a group).
 
     K is in the order of the rows of the layout's im2col matrix.
     """

@@ -187,8 +187,8 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
         return calls, min(len(offers(step.product, device)) for step in calls)
 
     epilogue = fused(problem.epilogue)
-    # cuBLAS can add a bias only as a vector with one value for each row of D; the rows are output
-    # channels only in NHWC
+    # cuBLAS can add a bias only as a vector with one value for each row of the result D; the rows
+    # of D are output channels only in NHWC
     if epilogue is not None and not (epilogue.bias and (layout != "NHWC" or problem.groups > 1)):
         calls, ranks = steps(epilogue)
         if ranks:

@@ -31,8 +31,8 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import (
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
 
 Taps = list[tuple[int, int, list[tuple[int, int]]]]
-"""The taps of an input channel at which a block has nonzeros. Each tap has its row, its column, and
-for each nonzero the index of its output channel within the block and the bits of its value."""
+"""The taps of an input channel at which a block has nonzeros. Each tap is (row, column, nonzeros).
+Each nonzero is (index of its output channel within the block, bits of its value)."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ _LARGEST_OFFSET = 2**30
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel that computes some of the blocks, with a grid of tiles by blocks.
+    """A kernel that computes some of the blocks; its grid is tiles by blocks.
 
     code: instructions of the kernel.
     parameters: names of the kernel's pointer parameters: the input, the output and the epilogue's
@@ -153,7 +153,9 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
 
 @dataclass
 class _Copy:
-    """A vector that a work-item copies to shared memory in every input channel.
+    """The registers with which a work-item copies one vector of every input channel.
+
+    The vector has the same place in each channel. It is copied to shared memory.
 
     source: register with the address of the vector in `channel`.
     target: register with the address of the vector in the first slot of shared memory.
@@ -204,7 +206,7 @@ class _BlockCode:
         """Emit code that computes which part of each stage a warp runs first, and where it stops.
 
         `_part` is the first part, and the warp stops before part `_end`. A prefetch warp runs one
-        part; other warps run all parts, beginning with the first.
+        part. Each other warp runs all parts, from the first on.
         """
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
@@ -221,7 +223,7 @@ class _BlockCode:
     def _copy(self, index: int) -> _Copy:
         """Emit code that computes the addresses of the work-item's vector number `index`.
 
-        Also emit stores of zeros for a vector outside of the image.
+        If the vector is outside of the image, the code also stores zeros in its place.
         """
         code, d = self.code, self.division
         problem, config = d.problem, d.config
@@ -292,10 +294,10 @@ class _BlockCode:
         """Emit all stages.
 
         While a stage is computed, the next stages are copied. Between two barriers, prefetch warps
-        run the code of a stage, without its inputs, and the other warps compute the previous stage.
-        Prefetch warps therefore copy their share of a stage's inputs one barrier earlier than the
-        other warps. Three buffers hold the two stages that are being copied and the stage that is
-        read.
+        run the code of a stage without reading its inputs, and the other warps compute the previous
+        stage. Prefetch warps therefore copy their share of a stage's inputs one barrier earlier
+        than the other warps do. Three buffers hold the two stages that are being copied and the
+        stage that is read.
         """
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)

@@ -51,8 +51,9 @@ _STAGE_INSTRUCTIONS = 500
 """Number of instructions that a work-item should run between two barriers; the length of a stage is
 chosen accordingly."""
 _LINES_PER_KERNEL = 100_000
-"""Number of instructions of a kernel above which its blocks are divided among more kernels. Kernels
-are assembled in parallel and run in parallel, but each costs 2 microseconds."""
+"""Number of instructions that a kernel should have at most. If it would have more, its blocks are
+divided among several kernels. Kernels are assembled in parallel and run in parallel, but each
+kernel costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
@@ -60,8 +61,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """Maximum number of work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""Maximum number of kinds that add their best config to the candidates, besides the first configs
-(item 1 of `configs`). A kind is all configs with the same channels, k_groups and prefetch warps."""
+"""Maximum number of kinds whose best config becomes a candidate in item 2 of `configs`. A kind is
+all configs with the same channels, k_groups and prefetch warps."""
 
 
 def lines(division: GeneratedTiling) -> float:
@@ -92,9 +93,9 @@ def _channels(division: GeneratedTiling) -> float:
 def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
     """Return the estimated time of a launch in microseconds.
 
-    With a large batch, instructions are issued while others are fetched, but the two overlap only
-    in part: sqrt(issue**2 + fetch**2) fits the measured times best. The time of copies is added,
-    because all warps wait for copies at the same time.
+    With a large batch, some instructions are issued while others are fetched. Issue and fetch
+    overlap only in part: sqrt(issue**2 + fetch**2) fits the measured times best. The time of copies
+    is added, because all warps wait for copies at the same time.
     """
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
@@ -172,7 +173,7 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
        alternate with variations of the first configs. The variations have other tiles, other
        staggered entries or longer stages.
     3. The config with the shortest code, unless it is already listed. Efforts that leave little
-       time for building need it.
+       time for building need this config.
 
     halves: True for float16.
     most_lines: maximum number of instructions of the code.

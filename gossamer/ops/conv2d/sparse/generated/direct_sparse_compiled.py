@@ -39,7 +39,7 @@ MOST_SECONDS = 240.0
 
 _LINES_PER_SECOND = 13_000
 """Instructions that one CPU core assembles per second, as measured on the host of an H200. On a
-slower CPU, building may exceed `MOST_SECONDS`, which does no other harm."""
+slower CPU, building may take longer than `MOST_SECONDS`. This does no other harm."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
@@ -47,8 +47,8 @@ _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 class DirectSparseCompiled(Algorithm):
     """Kernels that are generated for one layer's weights.
 
-    Each nonzero is one multiply-add with the weight as an immediate operand, for one pixel and
-    image per work-item.
+    Each nonzero is one multiply-add with the weight as an immediate operand. A work-item computes
+    one pixel of one image, or of two images in float16.
 
     Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
     for that input are all zero.

@@ -25,7 +25,7 @@ _LARGEST_OFFSET = 2**22
 
 
 def is_short(expression: Expression) -> bool:
-    """Return whether the generated code applies an epilogue, instead of a separate kernel."""
+    """Return whether the generated code applies an epilogue; if not, a separate kernel does."""
     return all(step.function in _SHORT for step in expression.steps)
 
 

@@ -26,7 +26,7 @@ class GeneratedConfig:
     rows: number of output rows of a work-group's tile.
     columns: number of output columns of a work-group's tile.
     stage: number of input channels that are computed between two barriers.
-    k_groups: number of sets of work-items among which the input channels are divided; at the end
+    k_groups: number of sets of work-items among which the input channels are divided. At the end,
     the sums of all sets are added up.
     staggered_entries: number of parts of a stage's code. Different warps begin at different parts,
     so that several instruction fetches are in flight at once; each warp then runs all parts in
@@ -56,8 +56,8 @@ class GeneratedConfig:
 class GeneratedTiling:
     """A config applied to a problem whose tensors have the layout CHWN.
 
-    The patch of a tile is the part of an input channel that a work-group copies to shared memory
-    for the tile.
+    The patch of a tile is the inputs of one channel that a work-group copies to shared memory for
+    the tile.
 
     problem: the convolution.
     config: the way to generate its code.
@@ -120,9 +120,9 @@ class GeneratedTiling:
     def vector(self) -> int:
         """Bytes that one instruction copies to shared memory.
 
-        The result is 16, 8 or 4, or 0 if no vector of these sizes is aligned. If a work-group
-        computes all images, and a pixel has fewer bytes than a vector, a vector can span several
-        pixels.
+        The result is 16, 8 or 4. It is 0 if vectors of none of these sizes are aligned. If a
+        work-group computes all images, and if a pixel has fewer bytes than a vector, a vector can
+        span several pixels.
         """
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
@@ -178,7 +178,7 @@ class GeneratedTiling:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks, of similar size, for the output channels of a group."""
+        """Number of blocks into which the output channels of a group are divided."""
         return -(-self.problem.group_out_channels // self.config.channels)
 
     @property
