@@ -109,7 +109,7 @@ def fits(x: np.ndarray, y: np.ndarray, device: str) -> Iterator[dict[str, Any]]:
             contenders["torch, CUDA graph"] = partial(fit_torch, *given, device)
         if on_cuda and find_spec("optax"):
             contenders["jax, scan"] = jax_fit(*given)
-        if setting.batch > 1:
+        if setting.batch >= 200:  # scikit-learn takes minutes for smaller batches
             contenders["scikit-learn"] = partial(fit_scikit_learn, *given)
         for contender, fit in contenders.items():
             turns = range(1 if contender == "scikit-learn" else 3)

@@ -17,7 +17,7 @@
 #define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL wrongly assumes that all work-items take the same path at a branch directly after a barrier.
- * An empty asm statement between the barrier and the branch avoids this error. */
+ * An empty statement of inline assembly between the barrier and the branch avoids this error. */
 #define BARRIER_OF(memories)               \
     do {                                   \
         barrier(memories);                 \
