@@ -136,7 +136,8 @@ def _itemsize(variant: Variant) -> int:
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
     """Return whether K is the contiguous dimension, for `a` and for `b`.
 
-    If `a` has one row or `b` has one column, both dimensions are contiguous, and K is chosen.
+    If `a` has one row, both dimensions of `a` are contiguous, and K is chosen. The same holds if
+    `b` has one column.
     """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)
