@@ -57,7 +57,7 @@ class OpenPlan(Closable):
     graph : Graph
         The network.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     """
 
     def __init__(self, graph: Graph, device: Device, policy: Policy) -> None:
@@ -237,7 +237,8 @@ class OpenPlan(Closable):
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
-        # an input that only the tail reads may have any size: ONNX Runtime computes the tail
+        # an input that only the tail reads may have any size, because ONNX Runtime computes the
+        # tail (the end of the network)
         ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
         batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))

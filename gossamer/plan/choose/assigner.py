@@ -89,7 +89,7 @@ class Assigner:
     def program(self, assigned: Assigned, why: str = "") -> Program:
         """Return the program of an assignment.
 
-        why: text for reports: why layers take slower candidates than in the cheapest assignment.
+        why: as in Planned.
         """
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
@@ -120,8 +120,10 @@ class Assigner:
         Each candidate was checked to be correct with the constants of its layer. A layer that no
         algorithm of the device supports runs on the host.
 
-        restriction: by default all candidates are admitted, or those of the policy's `only`
-        wherever it can be used. excluded: other assignments, which are not returned.
+        restriction: decides which candidates are admitted. If the policy's `only` names an
+        algorithm, the default admits the candidates of this algorithm. If not, it admits all.
+        excluded: assignments that are not returned.
+
         Raises UnsupportedError if the host cannot compute a layer either.
         """
         while True:
@@ -178,8 +180,8 @@ class Assigner:
         """Return the options of all nodes and fusions.
 
         Each option comes with its layer or fusion and its candidate, which is None for a reshape.
-        Raises GossamerError with the reasons if all candidates of a layer are excluded and no
-        fusion has an option for it.
+        Raises GossamerError with the reasons if all candidates of a layer are excluded, and no
+        fusion that covers the layer has an option.
         """
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
         for node in self._table.nodes:
@@ -215,8 +217,8 @@ class Assigner:
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return a reshape's possible input and output formats.
 
-        A reshape copies nothing. Its input has to be row-major, or may be packed if both shapes
-        have the same packed layout.
+        A reshape copies nothing. Its input must be row-major. If both shapes have the same packed
+        layout, the input may also be packed.
         """
         spec, facts = self._network.specs[layer.inputs[0]], layer.facts.get(layer.outputs[0], REAL)
         target = self._network.specs[layer.outputs[0]].shape
@@ -231,7 +233,7 @@ class Assigner:
 
 def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
             ) -> LayerChoice:
-    """Return the choice of a candidate, with the reasons why others were rejected."""
+    """Return the choice of a candidate, with the reasons why other algorithms were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
@@ -272,8 +274,10 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     computed one by one. For a fusion that was not taken, the step that computes the fusion's first
     layer has, for each algorithm, the reason why the algorithm does not compute the fusion.
 
-    measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
-    fusion. forced: the algorithm that the user forces. why: as in Planned.
+    measured: all layers and fusions.
+    taken: the candidate of each step, by the name of the step's layer or fusion.
+    forced: name of the algorithm that the user forces.
+    why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
     fusions = [node for node in known.values() if node.layer.covers]
