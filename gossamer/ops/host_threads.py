@@ -43,8 +43,8 @@ _SMALL = 2**22
 multiply-adds take about 50 microseconds. Waking several threads, and waiting for them, takes a
 large part of this time."""
 _SERIAL = 2**18
-"""Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if it
-may use more."""
+"""Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if
+more threads are allowed."""
 
 Config = tuple[tuple[str, int | str], ...]
 

@@ -33,7 +33,7 @@ _STEP = 32
 _LOADS = 8
 """Number of loads of single elements that a multiprocessor issues per cycle; a rule of thumb."""
 _STORE = 0.14
-"""Cycles per sum for moving it through shared memory and storing it as part of a vector."""
+"""Cycles per result to move its sum through shared memory and to store it as part of a vector."""
 
 
 @dataclass(frozen=True)

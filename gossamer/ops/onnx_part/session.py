@@ -31,8 +31,8 @@ _INEXACT = ["ConvMulFusion"]
 """Optimisations of ONNX Runtime that make exact sums of integers inexact, because they multiply a
 convolution's weights by the scales that follow the convolution."""
 _REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
-"""Matches the names of optimisations in error messages of ONNX Runtime. An optimisation's name is
-part of the names of the nodes that it creates and of its source files."""
+"""Matches the names of optimisations in error messages of ONNX Runtime. The names of the nodes that
+an optimisation creates, and of its source files, contain the optimisation's name."""
 _LARGE = 1024
 """Minimum size in bytes of constants that are surely data: shapes, axes and other settings of
 operators are always smaller."""

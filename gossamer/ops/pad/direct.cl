@@ -1,7 +1,7 @@
-/* Padding of up to six dimensions, outermost first. For each dimension, n is the size of the
- * output, m is the size of the input, s is the stride of the input in elements, and `before` is the
- * number of elements that are added before the input. A negative number crops. The output is
- * contiguous.
+/* Padding of up to six dimensions, outermost first. Each dimension has four parameters: the size n
+ * of the output, the size m of the input, the stride s of the input in elements, and the number
+ * `before` of elements that are added before the input. If `before` is negative, the input is
+ * cropped. The output is contiguous.
  *
  * CONSTANT, REFLECT or EDGE is defined, and determines how the pads are filled. */
 

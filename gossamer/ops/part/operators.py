@@ -128,8 +128,8 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
         return [writer.node("AveragePool", inputs, **window, pads=pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
-    # A maximum ignores padding. With ceil_mode the last window may reach beyond the problem's pads.
-    # The node does not use ceil_mode; instead, its pads are enlarged to cover the last window.
+    # A maximum ignores padding. With ceil_mode, the last window may reach beyond the problem's
+    # pads. Instead of ceil_mode, the node has larger pads, which cover the last window.
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
         reach = (size - 1) * problem.stride[axis] + span

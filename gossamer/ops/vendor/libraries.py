@@ -227,8 +227,8 @@ def _frontend() -> Any:
 def needed_libraries() -> tuple[str, ...]:
     """Load the libraries that cuDNN needs; return the names of the libraries that were found.
 
-    The libraries are loaded from the folders into which pip installs them, because cuDNN itself
-    searches only the system's folders.
+    The libraries are loaded from pip's installation folders, because cuDNN itself searches only the
+    system's folders.
     """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
