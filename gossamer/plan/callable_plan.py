@@ -168,10 +168,10 @@ class CallablePlan(Closable):
     def contexts(self) -> int:
         """Maximum number of concurrent calls of one batch size.
 
-        Calls are concurrent if they come from several threads or use several streams; calls above
-        the maximum wait. Calls that run at the same time share the weights, and each has its own
-        buffers. The buffers are made when calls first overlap, as long as the device has memory for
-        them.
+        Calls are concurrent if they come from several threads or use several streams. Calls above
+        the maximum wait. Calls that run at the same time share the weights, and each call has its
+        own buffers. These buffers are made when calls first overlap, as long as the device has
+        enough memory.
 
         Returns
         -------

@@ -1,9 +1,9 @@
 """Concatenations and slices that copy nothing.
 
 The inputs of a concatenation are written directly to the memory of its output, and the output of a
-slice is read directly from the memory of its input. In NHWC a part of the channels of a larger
-tensor can be stored in the memory of the larger tensor: the step that computes the part writes only
-some channels of each pixel, and the steps that use the part read only these channels.
+slice is read directly from the memory of its input. In NHWC, some channels of a larger tensor (a
+part) can be stored in the memory of the larger tensor: the step that computes the part writes only
+these channels of each pixel, and the steps that use the part read only these channels.
 """
 
 from __future__ import annotations

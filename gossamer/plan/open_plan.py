@@ -36,12 +36,12 @@ Sizes = tuple[tuple[int, ...], ...]
 class OpenPlan(Closable):
     """A network with open input sizes, on one device.
 
-    `gossamer.compile` makes an OpenPlan if a file leaves dimensions other than the batch open,
-    such as the height and width of images, and `shapes` does not set them. A size is planned when
-    it is first used. With an effort, candidates are measured for the first size only. At other
-    sizes, each layer uses the first size's choice if this choice fits the layer. The plans of the
-    16 most recently used sizes are kept. `plan.at(x)` returns the plan for the size of x; that
-    plan can be saved, profiled and streamed.
+    `gossamer.compile` makes an OpenPlan if dimensions other than the batch, such as the height and
+    width of images, stay open: the file leaves them open, and `shapes` does not set them. A size is
+    planned when it is first used. With an effort, candidates are measured for the first size only.
+    At other sizes, each layer uses the first size's choice if this choice fits the layer. The plans
+    of the 16 most recently used sizes are kept. `plan.at(x)` returns the plan for the size of x;
+    that plan can be saved, profiled and streamed.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class Assigner:
     def _promising(self) -> list[tuple[Layer, Candidate]]:
         """Return the cheapest assignment's candidates with their layers.
 
-        For a candidate without a measured time, the estimate is used.
+        If a candidate has no measured time yet, its estimated time is used.
         """
         self._table.refresh()
         try:
@@ -150,8 +150,8 @@ class Assigner:
     def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment of layers and fusions.
 
-        The cost of a candidate that may still be measured is its estimated time, and the cost of a
-        conversion that was not measured is a lower bound of its time. Raises UnsupportedError if
+        If a candidate may still be measured, its cost is its estimated time. If a conversion was
+        not measured, its cost is a lower bound of the conversion's time. Raises UnsupportedError if
         every assignment has infinite cost.
 
         restriction, excluded: as in checked().
@@ -179,7 +179,8 @@ class Assigner:
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
         """Return the options of all nodes and fusions.
 
-        Each option comes with its layer or fusion and its candidate, which is None for a reshape.
+        Each item has the option, its layer or fusion, and its candidate. The candidate of a reshape
+        is None.
         Raises GossamerError with the reasons if all candidates of a layer are excluded, and no
         fusion that covers the layer has an option.
         """

@@ -1,7 +1,7 @@
 """Accuracy of programs, and the choice of lower precision.
 
-The error of a program's outputs is computed against the float64 reference. Layers are chosen for
-lower precision such that the error stays within a tolerance.
+The error of a program's outputs is computed against the float64 reference. As many layers as the
+tolerance allows are computed in lower precision.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gossamer.plan.tune.reference import Arrays, reference
 class Calibration:
     """Inputs on which programs are compared with the float64 reference.
 
-    The programs may have any batch size if no node mixes the images of a batch; otherwise the batch
-    size must be the number of calibration images.
+    If a node mixes the images of a batch, the batch size of the programs must be the number of
+    calibration images. If no node does, the programs may have any batch size.
 
     inputs: one array for each input of the graph, in the order of the graph's inputs. The arrays
     have any number of images, and the format in which callers pass inputs.

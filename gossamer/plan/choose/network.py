@@ -146,8 +146,8 @@ class ProgramBuilder:
     def converted(self, name: str, spec: TensorSpec) -> str:
         """Return the name of a value converted to a spec.
 
-        This is `name` itself if the value already has the spec. Otherwise a conversion is added,
-        once for all readers.
+        If the value already has the spec, this is `name` itself. If not, a conversion is added,
+        which all readers share.
         """
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)

@@ -3,9 +3,9 @@
 An assignment chooses the options that compute the nodes, and the formats of every value. An option
 computes one node or, if it is a fusion, several nodes in one step. The cost of an option is its
 time. An option requires one format of each value that it reads, and determines the format of each
-value that it writes. If readers require a value in other formats than its writer's, the value is
-converted once to each of these formats, and all readers that require the same format share the
-copy. This problem is the layout selection of Anderson and Gregg ("Optimal DNN primitive selection
+value that it writes. If readers require a value in other formats than that of its writer, the value
+is converted once to each of these formats. All readers that require the same format share the copy.
+This problem is the layout selection of Anderson and Gregg ("Optimal DNN primitive selection
 with partitioned boolean quadratic programming", CGO 2018), extended by fusions and by conversions
 that readers share. SciPy solves the problem as an integer program (scipy.optimize.milp, which calls
 HiGHS).
@@ -138,9 +138,10 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     taken. Therefore the total is at most (1 + slack) times the minimum, and a taken option costs at
     most (1 + slack) times as much as the cheapest option with the same node and formats.
 
-    An option of a fusion is not compared with the options that compute its nodes unfused. Its cost
-    is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
-    costs more than this product. The total is then at most (1 + slack)^2 times the minimum.
+    An option of a fusion is not compared with the options that compute the nodes unfused. Instead,
+    the cost of the fusion is multiplied by (1 + slack), so that the fusion is taken only if
+    computing its nodes one by one costs more than this product. The total is then at most
+    (1 + slack)^2 times the minimum.
 
     Options are compared only with options that have the same number of unwanted nodes.
 

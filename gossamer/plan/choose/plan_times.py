@@ -38,10 +38,10 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
                note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
     """Return the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache if it has all of them. Otherwise all programs are timed
-    together, with their samples interleaved, and the times are stored. If every program without a
-    stored time fails to run, the other programs keep their stored times. Programs that do not fit
-    into memory together with the others are timed after the others.
+    If the cache has the times of all programs, these times are returned. If not, all programs are
+    timed together, with their samples interleaved, and the times are stored. If every program
+    without a stored time fails to run, the other programs keep their stored times. Programs that do
+    not fit into memory together with the others are timed after the others.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))

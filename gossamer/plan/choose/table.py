@@ -56,9 +56,9 @@ class Table:
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
     wherever it can be used; other layers take other algorithms. `sparse_threshold` decides about
     layers that can be computed both by dense algorithms and by algorithms that skip zeros. If the
-    sparsity of such a layer is above the threshold, it takes an algorithm that skips zeros; if not,
-    it takes a dense algorithm. Times of the two kinds of algorithms are then not compared. With
-    `unfused` there are no fusions.
+    sparsity of such a layer is above the threshold, the layer takes an algorithm that skips zeros.
+    If not, it takes a dense algorithm. Times of the two kinds of algorithms are then not compared.
+    With `unfused` there are no fusions.
     less_precise: names of the layers and fusions that may be less precise than float32 if the tuner
     allows lower precision; None stands for all.
     of_layers: the layers in order, each with its candidates; a reshape has none.

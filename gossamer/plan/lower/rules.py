@@ -79,9 +79,10 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 def _needed(state: LowerState) -> list[Layer]:
     """Return the layers without unnecessary reshapes and transpositions.
 
-    A reshape or transposition is unnecessary if all layers that need its result read its input
-    instead. For example, a matrix product can read the result of another product before this result
-    is reshaped to more dimensions, and a product can transpose an operand itself.
+    A reshape or transposition is unnecessary if no layer reads its result, because all layers that
+    need the result read the input of the reshape or transposition. For example, a matrix product
+    can read the result of another product before this result is reshaped to more dimensions, and a
+    product can transpose an operand itself.
     """
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
