@@ -9,9 +9,10 @@ def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_fir
                  last: bool = False) -> np.ndarray:
     """Return the int64 indices of the first `count` elements in sort order.
 
-    largest: whether the order is descending; otherwise it is ascending.
-    nan_first: whether NaN comes before all numbers; otherwise it comes after them.
-    last: whether equal elements, and NaNs, are sorted by descending index; otherwise ascending.
+    largest: whether the order is descending. If not, the order is ascending.
+    nan_first: whether NaN comes before all numbers. If not, NaN comes after all numbers.
+    last: whether equal elements, and NaNs, are in descending order of their indices. If not, they
+    are in ascending order of their indices.
     """
     length = x.shape[axis]
     if last:

@@ -27,7 +27,7 @@ class GeneratedCode(Algorithm):
 
 
 class Work(NamedTuple):
-    """A call of one generated function that computes a tensor.
+    """A generated function that computes a tensor, and how it is called.
 
     code: the function.
     threads: number of threads among which the tasks are divided.

@@ -1,9 +1,9 @@
-"""Rates of NVIDIA GPUs, a model that estimates the time of a launch, and what tensor cores need.
+"""Rates of NVIDIA GPUs, a model of the time of a launch, and a check for tensor cores.
 
 Algorithms sort their tiles by the estimated times. The rates were fitted to times of tensor core
-kernels on an H200. On other devices they are less accurate. This affects only the order in which
-tiles are tried, because the tuner measures several tiles, and scales an algorithm's estimates by
-the measured times.
+kernels on an H200. On other devices, the rates and the estimates are less accurate. The estimates
+only determine the order in which tiles are tried: the tuner measures several tiles, and scales an
+algorithm's estimates by the measured times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COPIES = 8
 BEGIN = 2000
 """Cycles that a work-group needs to start and to load its first operands."""
 TILE = 245
-"""Cycles of a tile that overlap neither with its products nor with its copies."""
+"""Cycles per tile that overlap neither with the products nor with the copies of the tile."""
 _START_US = 1.9
 """Overhead of a launch in microseconds: the time before the first work-group starts and the time
 after the last one has stored its results."""
@@ -40,20 +40,21 @@ _STAGE, _AHEAD = 384, 919
 """Cycles that a work-group waits per stage of 128 bytes of K, and the latency of a copy in cycles.
 The latency is divided by the number of stages that are copied ahead."""
 _CACHED_BYTES, _NO_OVERLAP = 35e6, 0.15
-"""Number of bytes that stay in the L2 cache from one layer to the next. Computation and memory
-traffic overlap, except for _NO_OVERLAP times the shorter of the two."""
+"""_CACHED_BYTES: number of bytes that stay in the L2 cache from one layer to the next.
+_NO_OVERLAP: a fraction. Computation and memory traffic overlap, except for this fraction of the
+shorter of their two times."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
 """Minimum and maximum number of multiprocessors per graphics processing cluster (GPC). All
 work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated by dividing the
 number of multiprocessors by the maximum: 7 for the 132 multiprocessors of an H200. On an H200,
-eight clusters of 12 or 15 work-groups took as long as two waves, and seven clusters as long as
-one."""
+eight clusters of 12 or 15 work-groups took the time of two waves, and seven clusters took the time
+of one wave."""
 
 
 def without_tensor_cores(problem: Problem, device: Device, *, wgmma: bool = False) -> str | None:
     """Return why tensor cores cannot compute a problem in float16 or TF32; None if they can.
 
-    wgmma: True if they have to read operands from shared memory.
+    wgmma: True if the tensor cores have to read operands from shared memory.
     """
     if wgmma and not device.limits.wgmma:
         return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
@@ -125,9 +126,10 @@ class LaunchWork:
     def expected_us(self, limits: Limits) -> float:
         """Return the expected time in microseconds.
 
-        The time is the overhead of the launch plus the time of the busiest multiprocessor. If the
-        tensors do not fit in the L2 cache, the time of the memory traffic is a lower bound. In any
-        case, a part of the shorter of the two times is added (see _NO_OVERLAP).
+        The time of the computation is the overhead of the launch plus the time of the busiest
+        multiprocessor. If the tensors do not fit in the L2 cache, the time of the memory traffic is
+        used instead if it is longer. In any case, a fraction of the shorter of the two times is
+        added (see _NO_OVERLAP).
         """
         units = max(1, limits.compute_units)
         waves = -(-self.groups // (units * self.per_unit))

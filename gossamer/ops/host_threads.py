@@ -5,8 +5,8 @@ reported like any other setting.
 
 By default, algorithms use all threads, as NumPy and ONNX Runtime do, but small layers may use one
 thread. The threads that compute a product wait for each other. If another program occupies the
-processor of one thread, the product takes until that program's time slice ends. A single thread is
-faster in this case.
+processor of one of these threads, the product is not complete before that program's time slice
+ends. A single thread is then faster.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ ALL."""
 
 _SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
 _SMALL = 2**22
-"""Maximum number of multiply-adds for which one thread may be faster than several. They take about
-50 microseconds; waking several threads and waiting for them takes a large part of this time."""
+"""Maximum number of multiply-adds for which one thread may be faster than several. So many
+multiply-adds take about 50 microseconds. Waking several threads, and waiting for them, takes a
+large part of this time."""
 _SERIAL = 2**18
-"""Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if it
-may use more."""
+"""Maximum number of multiply-adds of a product for which OpenBLAS uses only one thread, even if
+more threads are allowed."""
 
 Config = tuple[tuple[str, int | str], ...]
 
@@ -54,8 +55,8 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
     The configs do not depend on the number of threads that BLAS has on this machine, so plans from
     other machines have the same configs.
 
-    multiply_adds: number of multiply-adds of one product; None if it depends on the batch size,
-    because configs must not.
+    multiply_adds: number of multiply-adds of one product; None if this number depends on the batch
+    size. Configs must not depend on the batch size.
     """
     one, every = ((THREADS, ONE),), ((THREADS, ALL),)
     if multiply_adds is not None and multiply_adds <= _SERIAL:
@@ -67,9 +68,9 @@ def of_threads(variants: Iterable[Variant], threads: Threads, device: Device,
                multiply_adds: float = math.inf) -> Iterable[Variant]:
     """Return the variants for a given number of threads, and those without this setting.
 
-    If the number is ALL, variants with one thread are also returned, for problems with at most
-    _SMALL multiply-adds. If no variant qualifies, or if the device is not the host, all variants
-    are returned.
+    If the number is ALL, and the problem has at most _SMALL multiply-adds, variants with one thread
+    are also returned. If no variant qualifies, or if the device is not the host, all variants are
+    returned.
     """
     if device.compiles:
         return variants
@@ -124,8 +125,8 @@ def number_of(threads: Threads) -> int:
     """Return the number of threads for ONNX Runtime.
 
     The number is at most that of the processors available to the process. ALL means all available
-    processors, or OMP_NUM_THREADS if it is smaller (BLAS reads this variable itself). Returns 0 if
-    the process may use all processors of the machine: ONNX Runtime then uses one thread per core,
+    processors, or OMP_NUM_THREADS if it is smaller. (BLAS reads this variable itself.) Returns 0 if
+    the process may use all processors of the machine. ONNX Runtime then uses one thread per core,
     and pins each thread to its core.
     """
     if isinstance(threads, int):

@@ -1,5 +1,5 @@
 /* Macros with which the kernels of a network's first layers load an image, or compute the image
- * from another tensor, such as bytes. */
+ * from another tensor, such as a tensor of bytes. */
 
 #pragma once
 
@@ -9,8 +9,8 @@
 #define IMAGE_BFLOATS 0 /* 1: the elements are the upper halves of floats (bfloat16) */
 #define IMAGE_NHWC 0 /* 1: the elements are in NHWC; 0: in NCHW */
 #define IMAGE_CHANNELS 3 /* channels of the image */
-#define GIVEN_EPILOGUE_PARAMETERS /* parameters of GIVEN_EPILOGUE */
-#define GIVEN_OPERANDS /* the parameters of GIVEN_EPILOGUE, as arguments of a function */
+#define GIVEN_EPILOGUE_PARAMETERS /* parameters of a kernel: the operands of GIVEN_EPILOGUE */
+#define GIVEN_OPERANDS /* the operands of GIVEN_EPILOGUE as arguments of a function call */
 #define GIVEN_EPILOGUE(value, channel, index) /* computes a number of the image from an element */
 #endif
 

@@ -53,7 +53,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
 
 
 def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[Argument]:
-    """Return the arguments that match GIVEN_EPILOGUE_PARAMETERS.
+    """Return the kernel arguments that match GIVEN_EPILOGUE_PARAMETERS.
 
     weights: the constants of a fusion.
     given: the first part of the fusion if it computes the image from the network's input; else
@@ -65,5 +65,5 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
 
 
 def _numbers(index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a constant of the fusion's first part, one number per channel."""
+    """Return a constant of the fusion's first part, with one number per channel."""
     return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)

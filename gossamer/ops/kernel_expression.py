@@ -1,10 +1,10 @@
 """Rewrite expressions for kernels.
 
 Float expressions keep their results, but use operations that are fast on GPUs. Divisions by
-constants are replaced by multiplications: the compiler's code for a correctly rounded division
+constants are replaced by multiplications. The compiler's code for a correctly rounded division
 calls a function for some operands, and a kernel would have to spill its accumulators before each
-call. Numbers that were clipped to a narrow range are rounded by additions, because the instruction
-that rounds to an integer has a lower throughput.
+call. Numbers that were clipped to a narrow range are rounded by additions. The instruction that
+rounds to an integer has a lower throughput than additions.
 
 In integer expressions, divisions are replaced by divisions that never trap.
 """
@@ -19,8 +19,8 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
-"""Maximum magnitude of divisors that are replaced; the minimum is its inverse. Within this range,
-reciprocals are normal floats of full precision."""
+"""Maximum magnitude of divisors that are replaced. The minimum magnitude is the inverse of this
+number. Within this range, reciprocals are normal floats of full precision."""
 _MOST_ROUNDED = 2.0**22
 """Maximum magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
@@ -52,7 +52,7 @@ their result. It returns None if the step is to be kept."""
 
 @functools.lru_cache(maxsize=1024)
 def floats_in_kernels(expression: Expression) -> Expression:
-    """Return a float expression with the same results that is faster in kernels.
+    """Return an equivalent float expression that is faster in kernels.
 
     The sign of zeros, and the last bit of quotients below 2^-100, may differ.
     """

@@ -30,10 +30,10 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached result of a key, computing it if necessary.
+        """Return the result of a key.
 
-        A missing result is computed by make(). Threads that ask for the same key at the same time
-        may each call make().
+        If the cache does not have the result, make() computes it. If several threads ask for the
+        same missing key at the same time, each of them may call make().
         """
         with self._lock:
             result = self._results.get(key)

@@ -64,7 +64,7 @@ def in_float64(compute: Reference) -> Reference:
     Parameters
     ----------
     compute : callable
-        A function with the signature of a reference that computes in the dtypes of its arrays.
+        A function with the signature of a reference. It computes in the dtypes of its arrays.
 
     Returns
     -------

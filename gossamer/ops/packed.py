@@ -24,8 +24,8 @@ WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """The C type of a word in kernels, by the NumPy dtype of the stored words."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
 _MOST_VALUES = 16
-"""Maximum number of combinations of a step's possible arguments for which results are
-enumerated."""
+"""Maximum number of combinations of possible arguments. If a step has more combinations, its
+possible results are not enumerated."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:

@@ -1,4 +1,4 @@
-"""The ops by name. The module of an op is imported when the op is first used."""
+"""The ops by name. An op's module is imported when the op is first used."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Return a spec of rank 4 with a layout, and any other spec unchanged."""
+    """Return a spec of rank 4 in a given layout; specs of other ranks are returned unchanged."""
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
@@ -64,7 +64,7 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
     stride covers both. Dimensions with a mark other than None are neither dropped nor merged.
 
     sizes: size of each dimension, outermost first.
-    walks: strides of each tensor along the dimensions.
+    walks: for each tensor, its strides along the dimensions.
     marks: for each dimension, any value if the dimension must be kept, else None.
     """
     marks = [None] * len(sizes) if marks is None else marks
@@ -96,7 +96,7 @@ def dense_strides(sizes: Sequence[int]) -> Strides:
 def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
     """Return the strides of a tensor that is broadcast to a shape.
 
-    The stride of a repeated dimension is 0.
+    The stride of a broadcast dimension is 0.
     """
     missing = len(shape) - len(spec.shape)
     return (0,) * missing + tuple(
@@ -171,8 +171,8 @@ def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]
 
     The images are (outer, height, width, inner) in memory, without padding. Each work-item computes
     `lanes` results along `inner` and `pixels` results along the width of the target. (lanes,
-    pixels) is (4, 1) if `inner` is a multiple of 4, else (1, 4) if columns are contiguous and their
-    number is a multiple of 4, else (1, 1).
+    pixels) is (4, 1) if `inner` is a multiple of 4. If not, it is (1, 4) if the target's columns
+    are contiguous and their number is a multiple of 4. In all other cases it is (1, 1).
     """
     axes = AXES[source.layout]
     inner = math.prod(source.shape[axis] for axis in axes[axes.index(3) + 1:])
@@ -191,7 +191,7 @@ class KernelAlgorithm(Algorithm):
     @abc.abstractmethod
     def kernel_launches(self, weights: Weights, problem: Any, variant: Variant,
                         device: Device) -> list[Launch]:
-        """Return the launches for outputs that are not empty."""
+        """Return the launches; called only if the outputs are not empty."""
 
     def supports(self, problem: Any, device: Device) -> str | None:
         if problem.inputs[0].dtype != "float32":
@@ -212,7 +212,10 @@ class KernelAlgorithm(Algorithm):
 
 
 class HostAlgorithm(Algorithm):
-    """An algorithm in NumPy, which reads and writes tensors of any layout through logical views."""
+    """An algorithm in NumPy.
+
+    It reads and writes tensors of any layout through logical views.
+    """
 
     name = "numpy"
 

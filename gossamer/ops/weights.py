@@ -52,8 +52,9 @@ Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    A packed form exists as long as an object, such as the `State` of a prepared variant, references
-    its memory. Meanwhile, all callers that ask for the form share this memory.
+    A packed form exists as long as any object references the form's memory. The `State` of a
+    prepared variant is such an object. Meanwhile, all callers that ask for the form share this
+    memory.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Layers whose weights are all zero.
 
-Only the epilogue of the layer is computed; it is applied to zeros.
+Only the epilogue of such a layer is computed. It is applied to zeros.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         network of the zoo, or an ONNX model in memory.
     device : str, Device, or sequence of str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device if there is
-        one, then an OpenCL GPU, then the host. The devices of a list share the work; a list may
+        one, else an OpenCL GPU, else the host. The devices of a list share the work; a list may
         name a device twice. "cuda:all" stands for all CUDA devices, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         The shape, without the batch, of each input that has open dimensions besides the batch, by
@@ -48,7 +48,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         Names of the outputs to return, in this order; by default all outputs. Layers that only
         other outputs need are not computed.
     strict : bool, default False
-        Whether a layer that the device cannot run is an error. Otherwise the layer runs on the
+        Whether a layer that the device cannot run is an error. If not, such a layer runs on the
         host.
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers when a batch size is first used; the fastest
@@ -58,8 +58,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The lowest precision in which layers may be computed, by default fp32. A layer is computed
         in less than float32 only if this was measured to be faster. The dtypes of the network's
         inputs and outputs stay the same, except that float64 in a file becomes float32 if a
-        precision is given. If none is given and ONNX Runtime is installed, it computes float64 on
-        the host.
+        precision is given. If no precision is given and ONNX Runtime is installed, ONNX Runtime
+        computes float64 on the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. If a node mixes the
@@ -101,8 +101,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     Returns
     -------
     Plan, PlanGroup or OpenPlan
-        A Plan; a group of plans if several devices are named; an OpenPlan, which accepts inputs of
-        any size, if sizes other than the batch stay open. The algorithms of the layers are chosen
+        A PlanGroup if several devices are named; an OpenPlan, which accepts inputs of any size, if
+        sizes other than the batch stay open; else a Plan. The algorithms of the layers are chosen
         when a batch size is first used, once for each kind of device.
 
     Raises

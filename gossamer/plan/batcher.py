@@ -1,4 +1,4 @@
-"""Computation of requests of many callers in batches.
+"""Computation of the requests of many callers in batches.
 
 The plan's measured times determine the sizes of the batches.
 """
@@ -61,8 +61,8 @@ class Batcher(Closable):
     Attributes
     ----------
     times : dict of int to float
-        The seconds that a batch of each used size takes, on the slowest of the devices; empty if
-        each request is computed by itself.
+        Seconds per batch on the slowest device, for each batch size that is used; empty if each
+        request is computed by itself.
 
     Raises
     ------
@@ -157,8 +157,8 @@ class Batcher(Closable):
                    ) -> list[Future[Any]]:
         """Submit several requests, and return at once.
 
-        One call of `submit_all` is faster than many calls of `submit`, and its requests can go in
-        one batch.
+        One call of `submit_all` is faster than many calls of `submit`, and its requests can be
+        computed in one batch.
 
         Parameters
         ----------
@@ -208,8 +208,8 @@ class Batcher(Closable):
     def _add(self, request: Request) -> GossamerError | None:
         """Add a request to the queue, unless it is done.
 
-        The caller holds the lock `changed`. Returns why the request cannot be accepted now, or
-        None.
+        The caller holds the lock `changed`. Returns an error if the request cannot be accepted now,
+        else None.
         """
         if self._is_closed:
             return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")

@@ -37,9 +37,10 @@ class CallablePlan(Closable):
         ----------
         *inputs : array
             One array for each input of the network, in the order and shape of the plan's `inputs`,
-            with any batch size from 0 up. Their dtype is the one in `inputs`, or a dtype that
-            converts to it without loss, as float16, bfloat16 and uint8 convert to float32. The
-            arrays may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
+            with any batch size from 0 up. Their dtype is that of the plan's `inputs`, or a dtype
+            that converts to it without loss. For example, float16, bfloat16 and uint8 convert to
+            float32. The arrays may have any strides. They are NumPy arrays, or arrays of torch,
+            cupy or jax.
             Arrays on the plan's CUDA device are read there, without a copy through the host. A
             mapping of names to arrays may be passed instead of all arrays.
         out : array or tuple of array, optional
@@ -167,10 +168,10 @@ class CallablePlan(Closable):
     def contexts(self) -> int:
         """Maximum number of concurrent calls of one batch size.
 
-        Calls are concurrent if they come from several threads or use several streams; calls above
-        the maximum wait. Calls that run at the same time share the weights, and each has its own
-        buffers. The buffers are made when calls first overlap, as long as the device has memory for
-        them.
+        Calls are concurrent if they come from several threads or use several streams. Calls above
+        the maximum wait. Calls that run at the same time share the weights, and each call has its
+        own buffers. These buffers are made when calls first overlap, as long as the device has
+        enough memory.
 
         Returns
         -------
@@ -199,7 +200,7 @@ class CallablePlan(Closable):
         batches : iterable
             The batches in order, of any sizes: an array for a network of one input, a tuple or list
             of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
-            a batch must not be changed before its result was taken.
+            a batch must not be changed before the iterator has returned the batch's result.
         depth : int, default 3
             Number of batches that the device has at once, each with its own memory. A CPU computes
             one batch at a time.

@@ -1,4 +1,4 @@
-"""Candidates of a layer: measurements, build costs, and reasons against them."""
+"""Candidates of a layer: measurements, build costs, and why candidates are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.tensor import Format, TensorSpec, memory_format
 
 TIMES = ("median_us", "p25_us", "p75_us", "build_s")
-"""Fields of a measurement that are times."""
+"""Names of the fields of a Measurement that are times."""
 _DIGITS = 4
 """Number of significant digits of a stored number."""
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
@@ -107,9 +107,11 @@ class Measurement:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
            build: BuildCost | None = None, **others: Any) -> Measurement:
-        """Return a variant's measurement with a timing or failure.
+        """Return the measurement of a variant.
 
-        others: further fields by name.
+        timing: the variant's time; None if there is a failure.
+        build: the cost of preparing the variant; None if unknown.
+        others: further fields of the Measurement by name, such as `failure`.
         """
         times = {} if timing is None else {
             "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
@@ -218,5 +220,5 @@ def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number with a noun in the singular or plural, such as '2 layers'."""
+    """Return a number followed by a noun in the singular or plural, such as '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)

@@ -1,7 +1,7 @@
 """Combination of layers that are computed in one step.
 
-A fusion is several layers that one algorithm may compute; a part is all layers that a library for
-whole networks may compute together.
+A fusion consists of several layers that one algorithm may compute. A part consists of layers that a
+library for whole networks may compute together.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Return whether a fusion's output is read before it runs.
+    """Return whether an output of a fusion is read before the fusion runs.
 
-    indices: the fusion's layers.
+    indices: indices of the fusion's layers.
     """
     position = indices[_position([layers[index] for index in indices])]
     return any(reader < position and reader not in indices for index in indices
@@ -96,8 +96,9 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 def _position(layers: Sequence[Layer]) -> int:
     """Return the index of the layer whose place in the network a fusion takes.
 
-    This is the last layer of the fusion that reads an outside value not read by an earlier layer of
-    the fusion. All values that the fusion reads are computed before this layer.
+    For each value that the fusion reads from outside, one layer of the fusion is the first to read
+    the value. The last of these layers is the one whose place is taken. All values that the fusion
+    reads are computed before this layer.
     """
     known = {name for layer in layers for name in layer.outputs}
     position = 0
@@ -197,7 +198,7 @@ def is_part(layer: Layer) -> bool:
 
 
 def is_one_part(program: Program) -> bool:
-    """Return whether a program is one part of the network."""
+    """Return whether a program consists of a single part."""
     return len(program.steps) == 1 and is_part(program.steps[0].layer)
 
 
@@ -286,10 +287,10 @@ def source_of(layer: Layer, error: InputError) -> str:
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
     """Raise UnsupportedError for nodes that ONNX Runtime refuses.
 
-    Only nodes that nothing but ONNX Runtime can compute are checked. The user sees the error, which
-    names the node, before the plan is first called.
+    Only nodes that nothing but ONNX Runtime can compute are checked. The error names the node, and
+    the user sees it before the plan is first called.
 
-    layers: returns the layers at a batch size. Errors that this function raises are ignored here,
+    layers: function that returns the layers at a batch size. Errors of `layers` itself are ignored,
     because calls of the plan raise them again.
     """
     if not onnx_model.has_runtime() or all(

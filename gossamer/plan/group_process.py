@@ -1,4 +1,7 @@
-"""The process of one device of a group, as the process that feeds it sees it, and their arrays."""
+"""The process of one device of a group, and the arrays that it shares with the parent process.
+
+The parent process runs this module. The device's process runs group_worker.py.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +36,26 @@ from gossamer.plan.run.device_workers import Member
 from gossamer.tensor import TensorSpec
 
 WORKER = "gossamer.plan.group_worker"
-"""The module whose function `work` is the program of the processes."""
+"""The module whose function `work` each of the processes runs."""
 _COPIERS = 8
 """Maximum number of threads that copy callers' arrays to shared memory."""
 _PART_BYTES = 2**20
-"""Minimum bytes that a thread copies."""
+"""Minimum number of bytes that each thread copies."""
 _ENDS_SECONDS = 5.0
-"""Maximum seconds between the end of a process's channel and its own end."""
+"""Maximum time in seconds to wait for the end of a process after its channel was closed."""
 
 Placed = tuple[np.ndarray, Place]
-"""An array in shared memory, and its place there."""
+"""An array in shared memory, and its place in this memory."""
 
 
 class Form:
-    """What is known of a batch size.
+    """The choices, specs and reusable arrays of one batch size.
 
-    batch: the size.
-    inputs, outputs: shape and dtype of each, in order.
-    free: arrays for the outputs that no batch uses.
-    lanes: arrays for the inputs that no batch uses.
-    choices: the algorithms of the layers, by the plan that has chosen them.
+    batch: the batch size.
+    inputs, outputs: specs of the network's inputs and outputs, in order.
+    free: output arrays of earlier batches, which later batches can use.
+    lanes: input arrays of earlier batches, which later batches can use.
+    choices: the stored choices for the layers, by the plan that has made the choices.
     """
 
     def __init__(self, plans: Sequence[Plan], batch: int) -> None:
@@ -82,13 +85,13 @@ class GroupArrays:
         self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
 
     def network(self, plan: Plan) -> SharedObject:
-        """Return the graph of a plan, for its processes."""
+        """Return the graph of a plan as a shared object, which the plan's processes load."""
         if plan not in self._networks:
             self._networks[plan] = SharedObject(plan.graph)
         return self._networks[plan]
 
     def form(self, batch: int) -> Form:
-        """Return what is known of a batch size, which is planned if it is new."""
+        """Return the Form of a batch size. A new batch size is planned first."""
         found = self._forms.get(batch)
         if found is None:
             with self._lock:
@@ -98,7 +101,7 @@ class GroupArrays:
         return found
 
     def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> Placed:
-        """Return an uninitialised array."""
+        """Return an uninitialised array in shared memory."""
         try:
             return self.memory.empty(shape, dtype)
         except OSError as error:
@@ -107,7 +110,7 @@ class GroupArrays:
                 f"processes of the devices: {error.strerror}") from None
 
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
-        """Return arrays of zeros for the inputs."""
+        """Return arrays of zeros in shared memory for the inputs."""
         arrays = tuple(self.empty(spec.stored_shape, spec.stored_dtype)[0]
                        for spec in self.form(batch).inputs)
         for array in arrays:
@@ -121,7 +124,10 @@ class GroupArrays:
         return [self.empty(spec.shape, spec.stored_dtype) for spec in form.outputs]
 
     def placed(self, form: Form, arrays: Sequence[np.ndarray]) -> list[Placed]:
-        """Return inputs as the network takes them; those in other memory are copied."""
+        """Return the inputs in shared memory, with the dtypes and shapes of the form.
+
+        Inputs that are elsewhere, or have another dtype or shape, are copied.
+        """
         found = []
         for spec, array in zip(form.inputs, arrays, strict=True):
             place = None
@@ -131,7 +137,7 @@ class GroupArrays:
         return found
 
     def _copied(self, source: np.ndarray, spec: TensorSpec) -> Placed:
-        """Return a copy, which several threads make if the array is large."""
+        """Return a copy in shared memory. Several threads copy a large array."""
         target, place = self.empty(spec.stored_shape, spec.stored_dtype)
         parts = min(target.nbytes // _PART_BYTES, self._threads, len(target) if target.ndim else 1)
         if parts < 2:
@@ -157,9 +163,10 @@ class GroupArrays:
 class Batch:
     """A batch that a process computes.
 
-    form: what is known of its size.
+    form: the Form of the batch size.
     inputs, outputs: arrays in shared memory.
-    error: the error of the process's answer.
+    error: the error in the answer of the process; None if there is none.
+    number: identifies the batch in messages.
     """
 
     _numbers = itertools.count(1)
@@ -172,7 +179,10 @@ class Batch:
         self.error: Exception | None = None
 
     def collect(self) -> list[np.ndarray]:
-        """Return copies of the outputs, or raise the error."""
+        """Return copies of the outputs, or raise the error.
+
+        Other batches can then use the arrays of the outputs.
+        """
         if self.error is not None:
             raise self.error
         results = [array.copy() for array, _ in self.outputs]
@@ -181,12 +191,14 @@ class Batch:
 
 
 class ProcessMember(Member):
-    """A device of a group with its process, which only the thread of the group uses.
+    """A device of a group, and the process of the device.
+
+    Only the thread of the group uses the process.
 
     plan: the plan that has chosen the algorithms.
-    error: why the device gets no process any more; None while it may have one.
-    is_ready: whether the process has opened the device and takes batches.
-    deaths: number of processes that have ended by themselves.
+    error: why no more processes are started for the device; None while they may be started.
+    is_ready: whether the process has opened the device and accepts batches.
+    deaths: number of the device's processes that have ended unexpectedly.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -204,15 +216,20 @@ class ProcessMember(Member):
         return None if self._popen is None else self._popen.pid
 
     def start(self, arrays: GroupArrays, variables: Mapping[str, str]) -> None:
-        """Start the process. Raises OSError or GossamerError if that is not possible."""
+        """Start the process. Raises OSError or GossamerError if it cannot be started.
+
+        variables: environment variables of the process. If this process has a variable of the same
+        name, its value is used instead.
+        """
         network, memory = arrays.network(self.plan), arrays.memory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         self.channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # the last words of a process are for its error; with GOSSAMER_DEBUG all are for the user
+        # the last line that a process writes to stderr becomes part of the error's message; with
+        # GOSSAMER_DEBUG, the process writes to the stderr of this process instead
         self._said = None if debug.level() else tempfile.TemporaryFile()  # noqa: SIM115
         with other:
-            # -P keeps Python from adding the working directory, and a separate process group keeps
-            # keyboard interrupts away
+            # with -P, Python does not add the working directory to sys.path; in a separate process
+            # group, the process receives no keyboard interrupts
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"from {WORKER} import work; work()",
                  str(other.fileno()), str(memory.descriptor)],
@@ -225,7 +242,7 @@ class ProcessMember(Member):
                     Policy(threads=policy.threads, boundary=policy.boundary)))
 
     def compute(self, batch: Batch) -> None:
-        """Send a batch."""
+        """Send a batch to the process, preceded by the choices of a new batch size."""
         form = batch.form
         if form.batch not in self._known:
             self._known.add(form.batch)
@@ -234,14 +251,14 @@ class ProcessMember(Member):
                     [tuple(place) for _, place in (*batch.inputs, *batch.outputs)]))
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        # where the process has ended, its answers end too, and that is noticed
+        # sending fails if the process has ended; received() then returns None
         with suppress(OSError):
             self.channel.send(pickle.dumps(message))
 
     def received(self) -> Any:
         """Return the next answer, or None if the process has ended.
 
-        Raises BlockingIOError if there is no answer.
+        Raises BlockingIOError if there is no answer yet.
         """
         try:
             data = self.channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
@@ -250,7 +267,11 @@ class ProcessMember(Member):
         return pickle.loads(data) if data else None
 
     def ended(self) -> str:
-        """Wait for the end of a process whose channel is closed, and say how it ended."""
+        """Wait for the end of the process, and return text that says how the process ended.
+
+        The other end of the channel must be closed. A process that has not ended after
+        _ENDS_SECONDS is killed.
+        """
         assert self._popen is not None
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_ENDS_SECONDS)
@@ -275,19 +296,22 @@ class ProcessMember(Member):
             self.forget()
 
     def forget(self) -> None:
-        """Close the files of a process that has ended, or that another process has started."""
+        """Close the files of the process.
+
+        The process must have ended, or this process must be a fork of the one that started it.
+        """
         self.is_ready = False
         if self._popen is not None:
             for file in (self.channel, self._popen.stdin, self._said):
                 if file is not None:
                     file.close()
-            # subprocess would warn that the process still runs
+            # without a return code, subprocess would warn that the process still runs
             self._popen.returncode = self._popen.returncode or 0
             self._popen = None
 
 
 class _Lane:
-    """Memory for a batch that several requests fill; takes the place of a context."""
+    """Input arrays of a batch, which several requests fill; used in place of a Context."""
 
     def __init__(self, arrays: GroupArrays, batch: int) -> None:
         self._arrays = arrays
@@ -295,21 +319,21 @@ class _Lane:
 
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
-        """Arrays for the inputs, with zeros or what an earlier batch had."""
+        """Arrays for the inputs. They contain zeros, or the inputs of an earlier batch."""
         with suppress(IndexError):
             return self.form.lanes.pop()
         return self._arrays.pinned(self.form.batch)
 
     def give_back(self) -> None:
-        """Let another batch have the arrays."""
+        """Make the arrays available to other batches."""
         if "pinned" in self.__dict__:
             self.form.lanes.append(self.pinned)
 
 
 class ProcessLanes:
-    """What begins batches in a process; takes the place of `Lanes`.
+    """Sends batches to a process; used in place of `Lanes`.
 
-    begun_batch: the batch that was sent last.
+    begun_batch: the batch that was sent last; the group sets it to None before each task.
     """
 
     def __init__(self, arrays: GroupArrays, member: ProcessMember) -> None:
@@ -323,7 +347,10 @@ class ProcessLanes:
         return _Lane(self._arrays, batch)
 
     def begun(self, lane: _Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
-        """Send a batch, and return the function for its outputs."""
+        """Send a batch, and return a function that returns the outputs.
+
+        The function may be called after the process has answered.
+        """
         collect = self.sent(lane.form, self._arrays.placed(lane.form, arrays))
 
         def outputs() -> list[np.ndarray]:
@@ -334,7 +361,10 @@ class ProcessLanes:
         return outputs
 
     def sent(self, form: Form, inputs: Sequence[Placed]) -> Callable[[], list[np.ndarray]]:
-        """Send a batch in shared memory; return the function for its outputs."""
+        """Send a batch whose inputs are in shared memory.
+
+        Returns a function as begun() does.
+        """
         self.begun_batch = batch = Batch(form, inputs, self._arrays.outputs(form))
         self._member.compute(batch)
         return batch.collect

@@ -1,9 +1,10 @@
-"""The devices of a group, each with a process of its own.
+"""The devices of a group, each with its own process.
 
-One interpreter cannot feed several fast GPUs. The processes compute batches that lie in memory
-which all of them share, and exchange short messages with this process. Here one thread hands out
-the batches and takes the answers for all streams, batchers and calls of a group. It alone starts,
-replaces and ends processes.
+One Python interpreter cannot feed several fast GPUs. Therefore each device has a process, which
+computes batches in shared memory and exchanges short messages with the parent process. In the
+parent process, a group has one thread. This thread distributes the batches of all streams, batchers
+and calls of the group, and receives the answers. No other thread starts, replaces or ends
+processes.
 """
 
 from __future__ import annotations
@@ -53,33 +54,36 @@ from gossamer.plan.run.device_workers import (
 )
 
 _MOST_DEATHS = 2
-"""Number of times that a batch is computed again because a process has ended; the batch itself may
-be the reason."""
+"""Maximum number of times that a batch is computed again because a process has ended. There is a
+maximum because the batch itself may be the reason."""
 _MOST_KNOWN = 64
-"""Maximum number of forms of batches that are remembered."""
+"""Maximum number of batch forms (see form_of()) that are remembered."""
 _CALLS_DEPTH = 3
-"""Number of calls of the group that a device has at once."""
+"""Maximum number of calls in progress on each device."""
 
 
 def have_processes(devices: Sequence[Device]) -> bool:
-    """Return whether each of several devices gets a process of its own."""
+    """Return whether each of several devices gets its own process."""
     return (len(set(map(id, devices))) == len(devices) > 1
             and all(device.needs_own_process for device in devices)
             and SharedMemory.is_supported() and bool(sys.executable))
 
 
 def _anew(error: Exception) -> Exception:
-    """Return an error like another one, which was raised before and has its traceback."""
+    """Return a new error with the type and message of another.
+
+    The other error may have been raised before, and then has a traceback.
+    """
     return type(error)(str(error))
 
 
 class DeviceProcesses(Members):
     """The devices of a group, each with a process that starts when the group is first used.
 
-    A process that ends is replaced once, and its batches are computed again. If the second one
-    ends, too, the device is left out with a warning.
+    If a process ends, its batches are computed again. A process that ends after it was ready is
+    replaced, once for each device. In all other cases, the device is left out with a warning.
 
-    plans: a plan of the same network for each device.
+    plans: for each device, a plan of the same network.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
@@ -118,9 +122,10 @@ class DeviceProcesses(Members):
         return self._checked(given, key if all(map(is_, given, inputs)) else None)
 
     def _checked(self, inputs: tuple[Any, ...], key: Hashable) -> Begin:
-        """Check a batch, and remember that batches of its form need no more checks.
+        """Check a batch, and return the function that begins it.
 
-        key: the form; None if it is not remembered.
+        key: the batch's form, which is remembered; later batches of this form are not checked. With
+        None, no form is remembered.
         """
         self._check_usable()
         calls = self.all[0].calls
@@ -135,7 +140,7 @@ class DeviceProcesses(Members):
         return self._begin_of(form, inputs, arrays)
 
     def _begin_of(self, form: Form, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Begin:
-        """Copy the arrays of a batch to shared memory, and return what begins the batch."""
+        """Place a batch in shared memory, and return the function that begins the batch."""
         placed = self.arrays.placed(form, arrays)
         self.all[0].calls.last_batch = form.batch
 
@@ -175,7 +180,7 @@ class DeviceProcesses(Members):
         calls.contexts.clear()
 
     def add(self, source: ProcessWork) -> None:
-        """Begin to compute the tasks of a work."""
+        """Begin to compute the tasks of a ProcessWork."""
         with self.changed:
             if self._problem is not None:
                 source.fail_all(self.all[0], self._problem)
@@ -188,9 +193,9 @@ class DeviceProcesses(Members):
             self.changed.wake()
 
     def notify(self, source: ProcessWork) -> None:
-        """Take notice of further tasks of a work; they fail where there are no processes any more.
+        """Wake the thread if it can begin further tasks of a ProcessWork.
 
-        The caller holds `changed`.
+        The tasks fail if the group is closed or has failed. The caller holds the lock `changed`.
         """
         if self._problem is not None:
             source.fail_all(self.all[0], self._problem)
@@ -198,14 +203,14 @@ class DeviceProcesses(Members):
             self.changed.wake()
 
     def wait_for(self, source: ProcessWork) -> None:
-        """Wait until the tasks of a work that is over are done."""
+        """Wait until all tasks of a ProcessWork are done, after its end() was called."""
         with self.changed:
             is_added = source in self._sources
         if is_added and self._thread is not threading.current_thread():
             source.is_done.wait()
 
     def end(self) -> None:
-        """Make the thread end all processes soon."""
+        """Tell the thread to end all processes, and return at once."""
         with self.changed:
             self._problem = self._problem or InputError(
                 f"{self._name}: the plan is closed; make another one, or call it before "
@@ -214,7 +219,7 @@ class DeviceProcesses(Members):
             self.changed.wake()
 
     def close(self) -> None:
-        """End all processes, and wait for their ends; what is not computed yet fails."""
+        """End all processes, and wait for their ends. Tasks that are not done fail."""
         self.end()
         if self._thread is None:
             self.arrays.close()
@@ -222,7 +227,7 @@ class DeviceProcesses(Members):
             self._thread.join()
 
     def forgotten(self) -> None:
-        """Make the group unusable after a fork; the processes belong to the parent."""
+        """Make the group unusable in a forked child, because its processes belong to the parent."""
         self.changed.free()
         self._thread = None
         self._sources.clear()
@@ -233,7 +238,7 @@ class DeviceProcesses(Members):
         for member in self._processes:
             member.forget()
 
-    # what follows is done by the thread of the group
+    # only the thread of the group calls the methods below
 
     def _run(self) -> None:
         try:
@@ -248,7 +253,8 @@ class DeviceProcesses(Members):
                     if descriptor == self.changed.event:
                         self.changed.clear()
                     elif descriptor in self._of_channel:
-                        # the number may by now be that of the channel of another process
+                        # the descriptor may meanwhile belong to the channel of a new process,
+                        # which has sent no answer yet
                         with suppress(BlockingIOError):
                             self._receive(self._of_channel[descriptor])
         except BaseException as error:
@@ -259,7 +265,7 @@ class DeviceProcesses(Members):
             self._end_all()
 
     def _start(self, member: ProcessMember) -> None:
-        # each process uses its share of the processors
+        # all processes may use the same number of threads on the host
         share = str(max(1, processors() // len(self._processes)))
         try:
             member.start(self.arrays, {"OMP_NUM_THREADS": share})
@@ -271,14 +277,17 @@ class DeviceProcesses(Members):
             self._poll.register(member.channel, select.POLLIN)
 
     def _drop(self, member: ProcessMember) -> None:
-        """Take no more answers of a process; its tasks are computed again."""
+        """Receive no more answers of a process, and schedule its tasks to be computed again."""
         self._poll.unregister(member.channel)
         del self._of_channel[member.channel.fileno()]
         self._again.extendleft(reversed(self._tasks[member].values()))
         self._tasks[member] = {}
 
     def _give_up(self, member: ProcessMember, error: DeviceError) -> None:
-        """Start no more processes for a device, and leave it out unless it is the last one."""
+        """End the process of a device for good, and leave the device out.
+
+        The last device is not left out.
+        """
         member.error = error
         self._failed = True
         if member.pid is not None:
@@ -288,7 +297,7 @@ class DeviceProcesses(Members):
             self.leave_out(member, error)
 
     def _dispatch(self) -> None:
-        """Give tasks to the processes that have room, and drop works that are done."""
+        """Begin as many tasks as the processes can take, and drop sources without tasks."""
         self.changed.takes_tasks = True
         while True:
             if self._failed:
@@ -298,13 +307,16 @@ class DeviceProcesses(Members):
             if not self._drop_done():
                 break
         depth = max((source.depth for source in tuple(self._sources)), default=0)
-        # where no device is left, tasks fail at once
+        # if every device is given up, new tasks must wake the thread, so that they fail at once
         self.changed.takes_tasks = all(member.error is not None for member in self._processes) or (
             any(member.is_ready and len(self._tasks[member]) < depth
                 for member in self._processes))
 
     def _next(self) -> tuple[ProcessMember, Task] | None:
-        """Return a task, and the device with the fewest tasks that may take it."""
+        """Return a device and the next task for it; None if no device can take a task.
+
+        Tasks to compute again come first. Any other task goes to the device with the fewest tasks.
+        """
         ready = [member for member in self._processes if member.is_ready]
         for task in self._again:
             for member in ready:
@@ -318,7 +330,7 @@ class DeviceProcesses(Members):
             for source in self._sources:
                 if len(self._tasks[member]) < source.depth and (
                         taken := source.next_task(member)) is not None:
-                    # the next task is another work's
+                    # the next task comes from another source
                     self._sources.rotate(-1 - self._sources.index(source))
                     return member, Task(source, taken)
         return None
@@ -338,7 +350,7 @@ class DeviceProcesses(Members):
             self._tasks[member][task.batch.number] = task
 
     def _receive(self, member: ProcessMember) -> None:
-        """Take an answer of a process, or notice its end."""
+        """Handle the next answer of a process, or the end of the process."""
         answer = member.received()
         if answer is None:
             self._replace(member)
@@ -357,7 +369,12 @@ class DeviceProcesses(Members):
                           DeviceError(f"{member.calls.device.name}: {error}"))
 
     def _answered(self, member: ProcessMember, task: Task, error: Exception | None) -> None:
-        """Set the result of a task, or have another device compute it once more."""
+        """Set the result of a task.
+
+        If the device has failed and there is another one, the task is first computed once more on
+        another device. If that device succeeds, the failed one is given up, unless it had too
+        little memory.
+        """
         assert task.batch is not None
         if isinstance(error, DeviceError):
             if task.error is None and any(other is not member and other.error is None
@@ -375,7 +392,11 @@ class DeviceProcesses(Members):
         task.finish()
 
     def _replace(self, member: ProcessMember) -> None:
-        """Start another process in place of one that has ended, unless that happened before."""
+        """Replace a process that has ended.
+
+        The device is given up instead if the process was not ready, or if an earlier process of the
+        device has ended.
+        """
         tasks, was_ready = list(self._tasks[member].values()), member.is_ready
         self._drop(member)
         error = DeviceLostError(member.ended())
@@ -392,7 +413,10 @@ class DeviceProcesses(Members):
             self._give_up(member, error)
 
     def _drop_done(self) -> bool:
-        """Drop works without tasks; return whether a task was found that can be begun."""
+        """Drop the sources that are over and have no tasks.
+
+        Returns whether a task was found that a process can begin.
+        """
         with self.changed:
             for source in tuple(self._sources):
                 if not source.is_over or source.in_progress:
@@ -417,7 +441,7 @@ class DeviceProcesses(Members):
                 source.fail_all(self.usable[0], _anew(self._last_error()))
 
     def _last_error(self) -> DeviceError:
-        """Return why the device that is not left out computes nothing."""
+        """Return the error of the last device, which is not left out."""
         error = next(member.error for member in self._processes if not member.problem)
         assert error is not None
         return error
@@ -439,7 +463,7 @@ class DeviceProcesses(Members):
 
 
 _GROUPS: weakref.WeakSet[DeviceProcesses] = weakref.WeakSet()
-"""All groups, for a fork."""
+"""All groups of this process. After a fork, they are unusable in the child."""
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""The tasks of a group whose devices have processes: where they come from, and their results."""
+"""The tasks of a group whose devices have processes: their sources and their results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from gossamer.plan.run.device_workers import BatchTask, Collect, Member
 
 
 class Changed:
-    """A lock, and what wakes the thread of a group.
+    """A lock, and an event that wakes the thread of a group.
 
-    takes_tasks: whether the thread sleeps although a device could take a task.
+    takes_tasks: whether a new task must wake the thread. False if no device can take another task,
+    or if the thread was already woken.
     """
 
     def __init__(self) -> None:
@@ -27,8 +28,11 @@ class Changed:
         self.free()
 
     def free(self) -> None:
-        """Make another lock; after a fork nobody may be left to release the old one."""
-        # reentrant, because garbage that is collected meanwhile may end a stream or a group
+        """Replace the lock.
+
+        After a fork, the old lock may be held by a thread that does not exist in the child.
+        """
+        # reentrant, because the garbage collector may end a stream or a group at any time
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -43,7 +47,7 @@ class Changed:
         os.eventfd_write(self.event, 1)
 
     def clear(self) -> None:
-        """Forget that the thread was woken."""
+        """Reset the event after the thread was woken."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.event)
 
@@ -51,11 +55,11 @@ class Changed:
 class Task:
     """A task in progress.
 
-    source: the work that it belongs to.
-    failed, error: a device that has failed to compute it, and its error.
-    deaths: number of processes that have ended while they computed it.
+    source: the ProcessWork from which the task comes.
+    failed, error: a device that has failed to compute the task, and the device's error.
+    deaths: number of processes that have ended before they answered the task.
     batch: the batch that was sent to a process.
-    collect: returns the result when the batch is computed.
+    collect: function that returns the result after the batch was computed.
     """
 
     def __init__(self, source: ProcessWork, task: BatchTask) -> None:
@@ -69,7 +73,7 @@ class Task:
         source.in_progress += 1
 
     def finish(self) -> None:
-        """Set the result, or the error of `collect`."""
+        """Set the result that `collect` returns, or the error that it raises."""
         try:
             result = self.collect()
         except Exception as error:
@@ -79,32 +83,33 @@ class Task:
             self.task.result.set_result(result)
 
     def fail(self, error: Exception) -> None:
-        """Set an error, with the caller's name of the batch."""
+        """Set an error, to which the caller's name of the batch is added."""
         self.source.in_progress -= 1
         self.task.result.set_exception(self.task.name(error))
 
 
 class Group(Protocol):
-    """What computes works."""
+    """A group of devices that computes the tasks of several ProcessWork objects."""
 
     changed: Changed
 
     def add(self, source: ProcessWork) -> None:
-        """Begin to compute the tasks of a work."""
+        """Begin to compute the tasks of a ProcessWork."""
 
     def notify(self, source: ProcessWork) -> None:
-        """Take notice of further tasks of a work; the caller holds `changed`."""
+        """Begin to compute further tasks of a ProcessWork; the caller holds `changed`."""
 
     def wait_for(self, source: ProcessWork) -> None:
-        """Wait until the tasks of a work that is over are done."""
+        """Wait until all tasks of a ProcessWork are done, after its end() was called."""
 
 
 class ProcessWork:
-    """The tasks of a stream, of a batcher or of calls; takes the place of `SharedWork`.
+    """The tasks of a stream, of a batcher or of calls; used in place of `SharedWork`.
 
-    in_progress: number of tasks that were taken and are not done.
-    is_over: whether there are no more tasks.
-    is_done: set when all tasks of a work that is over are done.
+    next_task, depth: as in SharedWork.
+    in_progress: number of tasks that were taken from next_task and are not done.
+    is_over: whether end() was called, after which there are no more tasks.
+    is_done: event that is set when all tasks are done after end().
     """
 
     def __init__(self, group: Group, next_task: Callable[[Member], BatchTask | None],
@@ -137,7 +142,7 @@ class ProcessWork:
         self._group.wait_for(self)
 
     def fail_all(self, member: Member, error: Exception) -> None:
-        """Fail the tasks that wait."""
+        """Set an error for each task that waits."""
         with self.changed:
             while (task := self.next_task(member)) is not None:
                 task.result.set_exception(task.name(error))

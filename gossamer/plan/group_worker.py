@@ -1,14 +1,15 @@
-"""The process of one device of a group: computes batches that lie in shared memory.
+"""The process of one device of a group, which computes batches in shared memory.
 
-`gossamer/plan/group_processes.py` starts it. Messages are pickled tuples, one in each packet of a
-socket:
+`gossamer/plan/group_process.py` starts the process. Messages are pickled tuples, one in each packet
+of a socket:
 
-- `("open", device, network, policy)`: the first one. It is answered with `(0, None, "")`, or with
-  an error.
-- `("choices", path)`: the algorithms of the layers for further batch sizes.
-- `(number, batch, places)`: a batch, with the places of its inputs and then of its outputs. It is
-  answered with `(number, error, problem)`. The error is None if the outputs were written; a problem
-  is what makes the work slower than it could be.
+- `("open", device, network, policy)`: the first message. The answer is `(0, None, "")`, or
+  `(0, error, "")` if the device or the network cannot be opened.
+- `("choices", path)`: the choices for further batch sizes. There is no answer.
+- `(number, batch, places)`: a batch of the size `batch`. `places` has the places of the inputs,
+  then those of the outputs. The answer is `(number, error, problem)`. `error` is None if the
+  outputs were written. `problem` says why batches are computed slower than possible; "" if they are
+  not.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ _MOST_ERROR = 2**12
 
 
 class Worker:
-    """A plan on a device, which computes arrays in shared memory.
+    """A plan on a device that reads and writes arrays in shared memory.
 
     graph: the network, optimised for the device.
-    policy: what the network's inputs, outputs and layers on the host depend on.
-    problem: what makes the work slower than it could be, or "".
+    policy: a policy with the number of threads on the host, and with the format of the network's
+    inputs and outputs.
+    at_once: maximum number of batches in flight.
+    problem: why batches are computed slower than possible; "" if they are not.
     """
 
     def __init__(self, graph: Graph, device: Device, memory: SharedMemory,
@@ -66,7 +69,7 @@ class Worker:
         self._locked: set[int] = set()
 
     def add_choices(self, plain: Any) -> None:
-        """Add the choices of a batch size that the plan has not computed yet."""
+        """Add the choices for a new batch size."""
         if self._choices is None:
             self._choices = StoredChoices(None, plain)
             self._plan = Plan(self._graph, self._device, self._policy, choices=self._choices)
@@ -87,19 +90,19 @@ class Worker:
         return self._lanes.begun(lane, arrays[:inputs], arrays[inputs:])
 
     def _array(self, place: Place, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Return an array of the shared memory, whose pages are locked where the device can."""
+        """Return an array in shared memory. Its pages are locked if the device supports this."""
         if place.block not in self._locked and self._device.locks_pages:
             self._locked.add(place.block)
             try:
                 self._device.lock_pages(self._memory.view(place.block, (place.nbytes,), np.uint8))
             except OutOfMemoryError as error:
-                # copies from other memory are slower, and right
+                # copies from memory that is not page-locked are slower, but correct
                 self.problem = str(error)
         return self._memory.view(place.start, shape, dtype)
 
 
 def _serve(channel: socket.socket, worker: Worker) -> None:
-    """Compute the batches of a channel until its other end is closed."""
+    """Compute the batches that arrive on a channel, until its other end is closed."""
     queued: deque[tuple[int, Callable[[], object]]] = deque()
     while True:
         if len(queued) == worker.at_once:
@@ -129,8 +132,8 @@ def _answer(channel: socket.socket, worker: Worker, number: int,
             collect: Callable[[], object]) -> None:
     """Wait for a batch, and send the answer.
 
-    After the loss of the device only another process can use it: this one ends, and its last words
-    are the error.
+    After a loss of the device, only another process can use the device. This process then writes
+    the error to stderr and ends.
     """
     try:
         collect()
@@ -144,7 +147,7 @@ def _answer(channel: socket.socket, worker: Worker, number: int,
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that can be sent."""
+    """Return a copy of an error that can be pickled, with a message of limited length."""
     text = cut(str(error), _MOST_ERROR)
     if isinstance(error, GossamerError):
         with suppress(Exception):
@@ -169,15 +172,18 @@ def _received(channel: socket.socket, *, wait: bool) -> Any:
 def _end_with_parent() -> None:
     """End this process when the parent's end of the pipe on stdin is closed.
 
-    A thread of its own waits for this, so that the process ends even while the device is busy.
+    A separate thread runs this function, so that the process ends even while the device is busy.
     """
     os.read(0, 1)
     os._exit(0)
 
 
 def work() -> None:
-    """Serve the parent process; the arguments are the descriptors of the channel and the memory."""
-    # the parent decides when this process ends, also if all processes of a group get a signal
+    """Serve the parent process.
+
+    The command-line arguments are the file descriptors of the channel and of the shared memory.
+    """
+    # only the parent ends this process, even if all processes of a group receive a signal
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,9 +1,9 @@
 """Concatenations and slices that copy nothing.
 
 The inputs of a concatenation are written directly to the memory of its output, and the output of a
-slice is read directly from the memory of its input. In NHWC a part of the channels of a larger
-tensor can be stored in the memory of the larger tensor: the step that computes the part writes only
-some channels of each pixel, and the steps that use the part read only these channels.
+slice is read directly from the memory of its input. In NHWC, some channels of a larger tensor (a
+part) can be stored in the memory of the larger tensor: the step that computes the part writes only
+these channels of each pixel, and the steps that use the part read only these channels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def is_conversion(problem: Problem | None) -> bool:
 def _slices(problem: Problem) -> Sequence[CopyProblem]:
     """Return the copies that extract a concatenation's inputs from its output.
 
-    For a copy, this is the copy itself: its output is its only part. Other problems have no parts.
+    For a copy, the only item is the copy itself, whose output is the part. Other problems have no
+    parts.
     """
     if isinstance(problem, ConcatProblem):
         return split(problem.outputs[0], problem.axis,
@@ -96,9 +97,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 def keep_in_place(program: Program, device: Device) -> Program:
     """Mark steps that need not copy; return the program.
 
-    These steps are conversions of inputs from the callers' formats, concatenations and slices whose
-    formats allow it. Steps that write or read a value that becomes a part of another value are
-    changed accordingly.
+    These steps are conversions of inputs from the callers' formats, concatenations, and slices. A
+    step is marked if its formats allow this. If a value becomes a part of another value, the steps
+    that write or read the first value are changed accordingly.
     """
     steps = [step for step in program.steps if not step.layer.inserted
              and (is_conversion(step.problem) or _slices(step.problem))]
@@ -144,7 +145,7 @@ def _is_unchanged(variant: Variant) -> bool:
 def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
     """Return whether a problem is likely to copy nothing.
 
-    These problems are conversions of inputs, concatenations and slices whose formats allow it.
+    This holds for conversions of inputs, concatenations and slices if their formats allow it.
     Whether the other layers allow it, too, is known only for a whole program.
     """
     if is_conversion(problem):
@@ -180,9 +181,10 @@ def aligned_channels(part: TensorSpec) -> int:
     whole tensor.
 
     A kernel loads, copies or stores several channels at once if the number of channels of a tensor
-    allows this. With this alignment, the same accesses are valid if the tensor is a part. If tensor
-    A is a part of B, and B is a part of C, A is aligned in C, too: the number divides the number of
-    channels of B, and therefore also the first channel of B in C.
+    allows this. With the returned alignment, the same accesses are valid if the tensor is a part.
+    Suppose that a tensor `p` is a part of `q`, and that `q` is a part of `r`. Then `p` is also
+    aligned in `r`: the alignment of `p` divides the number of channels of `q`, and therefore also
+    the first channel of `q` in `r`.
     """
     return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 
@@ -206,7 +208,8 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
 
     The value is an input or output of a variant.
 
-    index: index of the variant's input or output.
+    index: index of the value among the variant's inputs or outputs.
+    is_output: whether the value is an output.
     """
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:

@@ -36,12 +36,12 @@ Sizes = tuple[tuple[int, ...], ...]
 class OpenPlan(Closable):
     """A network with open input sizes, on one device.
 
-    `gossamer.compile` makes an OpenPlan if a file leaves dimensions other than the batch open,
-    such as the height and width of images, and `shapes` does not set them. A size is planned when
-    it is first used. With an effort, candidates are measured for the first size only. At other
-    sizes, each layer uses the first size's choice if this choice fits the layer. The plans of the
-    16 most recently used sizes are kept. `plan.at(x)` returns the plan for the size of x; that
-    plan can be saved, profiled and streamed.
+    `gossamer.compile` makes an OpenPlan if dimensions other than the batch, such as the height and
+    width of images, stay open: the file leaves them open, and `shapes` does not set them. A size is
+    planned when it is first used. With an effort, candidates are measured for the first size only.
+    At other sizes, each layer uses the first size's choice if this choice fits the layer. The plans
+    of the 16 most recently used sizes are kept. `plan.at(x)` returns the plan for the size of x;
+    that plan can be saved, profiled and streamed.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class OpenPlan(Closable):
     graph : Graph
         The network.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     """
 
     def __init__(self, graph: Graph, device: Device, policy: Policy) -> None:
@@ -237,7 +237,8 @@ class OpenPlan(Closable):
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
-        # an input that only the tail reads may have any size: ONNX Runtime computes the tail
+        # an input that only the tail reads may have any size, because ONNX Runtime computes the
+        # tail (the end of the network)
         ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
         batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))

@@ -1,8 +1,8 @@
 """Products with few rows on CPUs, by code generated through LLVM.
 
-The weights are divided into panels of columns. The accumulators of a panel for all rows stay in
-registers, as in K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
-(ACM TOMS 34(3), 2008). Each weight is read only once.
+The weights are divided into panels of columns. While a panel is computed, the accumulators of all
+rows stay in registers, as in K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication" (ACM TOMS 34(3), 2008). Each weight is read only once.
 """
 
 from __future__ import annotations
@@ -92,7 +92,12 @@ def _row(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 class _Work(NamedTuple):
     """The data of a launch.
 
-    operands: for each operand of the epilogue the constant, or None for a run-time input.
+    code: the generated function.
+    threads: number of threads among which the tasks are divided.
+    tasks: number of panels.
+    panels: the weights (panels, depth, columns per panel).
+    operands: for each operand of the epilogue, its memory if it is a constant; None for a run-time
+    input.
     """
 
     code: Function

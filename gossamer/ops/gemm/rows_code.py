@@ -17,8 +17,8 @@ of four cycles, and two additions begin per cycle."""
 def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
     """Return an LLVM module whose function "product" computes one panel per task.
 
-    The function reads the addresses of the input, the output, the weights (panels, depth, vectors *
-    lanes), and the epilogue's operands from its first argument.
+    The function's first argument points to the addresses of the input, the output, the weights and
+    the epilogue's operands. The shape of the weights is (panels, depth, vectors * lanes).
 
     vectors: number of vectors per row of a panel.
     lanes: number of floats per vector.

@@ -38,8 +38,7 @@ _SHORT_DEPTH = 2**16
 class SparseRows(Algorithm):
     """A product with few rows that skips zero weights.
 
-    A NaN or infinity in the input does not propagate to results whose weights for this input are
-    zero.
+    A NaN or infinity in the input does not propagate through a weight that is zero.
     """
 
     op = "gemm"

@@ -1,7 +1,7 @@
 /* A matrix product of ROWS rows with weights in CSR. Each work-group computes one column of the
- * result; the nonzero weights of the column are distributed round-robin among its work-items. The
- * kernel is memory-bound: it reads every nonzero weight and its index `place` along the depth
- * once. */
+ * result. The nonzero weights of the column are distributed round-robin among the work-items. The
+ * kernel is memory-bound. It reads each nonzero weight, and the weight's index along the depth
+ * (`place`), only once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */

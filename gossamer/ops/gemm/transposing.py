@@ -15,9 +15,10 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
 
     Each task transposes `lanes` columns. The arguments are the addresses of the matrix (height,
     width) and of the transposed matrix. Rows of the transposed matrix are padded with zeros to a
-    multiple of `lanes` if `target_row` leaves room for them.
+    multiple of `lanes` floats if `target_row` is at least this multiple.
 
-    source_row, target_row: distance between consecutive rows, in floats.
+    source_row: distance between consecutive rows of the matrix, in floats.
+    target_row: distance between consecutive rows of the transposed matrix, in floats.
     """
     module = ir.Module()
     code = Code(module, "transpose", [POINTER, INT64, INT64, POINTER])
@@ -68,8 +69,8 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
 def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:
     """Return the columns of a square block, given its rows.
 
-    Each row of the upper half is interleaved with the matching row of the lower half; this step is
-    done log2(lanes) times.
+    Row i of the upper half is interleaved with row i of the lower half. This step is done
+    log2(lanes) times.
     """
     half = lanes // 2
     low, high = (ir.Constant(ir.VectorType(INT32, lanes), [

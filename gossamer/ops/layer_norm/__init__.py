@@ -26,9 +26,9 @@ _MOST_VECTORS = 16
 _MOST_ELEMENTS = 32
 """Maximum number of elements that a work-item keeps in registers if it loads no vectors."""
 _GROUPS_OF_A_UNIT = 16
-"""Maximum number of work-groups per compute unit and launch, a rule of thumb that keeps all compute
+"""Maximum number of work-groups per compute unit and launch. This rule of thumb keeps all compute
 units busy until the launch ends. If there are more blocks of rows than work-groups, a work-group
-normalises several blocks, and reads scale and bias from the cache after the first."""
+normalises several blocks. After its first block, it reads scale and bias from the cache."""
 
 
 class NumpyLayerNorm(HostAlgorithm):
@@ -124,9 +124,9 @@ def _most_held(vector: int) -> int:
 
 
 def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
-    """Return candidate numbers of work-items per row, the best expected first.
+    """Return the numbers of work-items per row to try, the most promising first.
 
-    With two vectors per work-item, enough loads are in flight and few work-items are idle at the
+    With two vectors per work-item, enough loads are in flight, and few work-items are idle at the
     end of a row. Up to 32 work-items per row belong to one warp, which sums without shared memory.
     If rows are not contiguous (`inner` > 1), a row has at most 16 work-items, so that a work-group
     computes at least 16 neighbouring rows and loads whole memory sectors.

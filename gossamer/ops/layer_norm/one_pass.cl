@@ -1,11 +1,11 @@
 /* Layer norm, or RMS norm, along the second dimension of a tensor (outer, length, inner). A row has
- * `length` elements with a stride of `inner`. It is divided into pieces of VECTOR neighbouring
- * elements, which are distributed round-robin among LANES work-items. The variance is computed as
- * the mean square of the centred values. The mean square minus the squared mean would lose digits,
- * because both can be large numbers.
+ * `length` elements with a stride of `inner`. Each row is divided into pieces of VECTOR
+ * neighbouring elements. The pieces are distributed round-robin among LANES work-items. The
+ * variance is computed as the mean square of the centred values. The mean square of the values,
+ * minus the square of their mean, would lose digits, because both numbers can be large.
  *
- * STRIDED: defined if `inner` is more than 1. VECTOR is 1, and neighbouring work-items read
- *     neighbouring rows. Without STRIDED, they read neighbouring pieces of a row.
+ * STRIDED: defined if `inner` is more than 1. If it is defined, VECTOR is 1, and neighbouring
+ *     work-items read neighbouring rows. If not, they read neighbouring pieces of a row.
  * CENTRED: defined if the mean is subtracted, as in a layer norm. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -83,8 +83,8 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
                FMA((REAL_VALUE(piece) - mean) * factor, scale[i], bias[i]))
 #endif
 
-/* Executes the statement for each of the work-item's pieces. `i` is the index, in the row, of the
- * piece's first element. */
+/* Executes the statement for each piece of the work-item. In the statement, `i` is the index of the
+ * piece's first element in the row. */
 #if HELD
 #define EACH_PIECE(statement)                \
     UNROLL for (int h = 0; h < HELD; h++) {  \
@@ -102,7 +102,8 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #define HELD_PIECE(i) FETCH_PIECE(i)
 #endif
 
-/* Replaces a variable, in all work-items of a row, by its sum over these work-items. */
+/* Adds up a variable over the work-items of a row. In each of these work-items, the variable is set
+ * to the sum. */
 #if defined(__CUDACC__) && LANES <= 32 && !defined(STRIDED)
 #define PARTIAL_SUMS
 #define ADD_UP(variable)                                   \

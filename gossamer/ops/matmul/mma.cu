@@ -7,9 +7,10 @@
  * `b`, DEPTH elements long. Without BY_K, it is a part of a column of `a` or of a row of `b`, as
  * long as the tile. Elements outside of a matrix are replaced by zeros.
  *
- * The tile is divided among WARPS_M x WARPS_N warps, and the steps of a stage among WARPS_K warps,
- * for small results with a long K. All warps write their sums to shared memory. The sums over K are
- * completed there, so that neighbouring work-items store neighbouring results. */
+ * The tile is divided among WARPS_M x WARPS_N groups of WARPS_K warps. The warps of a group share
+ * the steps of each stage, which helps if the result is small and K is long. All warps write their
+ * sums to shared memory. For each result, the sums of the WARPS_K warps are then added up, and
+ * neighbouring work-items store neighbouring results. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats; 0: they are floats, which are read as TF32 */
@@ -23,8 +24,8 @@
 #define BLOCKS_PER_UNIT 4 /* work-groups that must fit on a multiprocessor at once */
 #define A_BY_K 1 /* 1: each row of `a` is contiguous in memory; 0: each column is */
 #define B_BY_K 0 /* 1: each column of `b` is contiguous in memory; 0: each row is */
-/* elements per copy of 4, 8 or 16 bytes. 1 with 16-bit floats: they are loaded one by one, because
- * lines do not begin at multiples of 4 bytes */
+/* elements per copy of 4, 8 or 16 bytes. If the number is 1, 16-bit floats are loaded one by one,
+ * because lines do not begin at multiples of 4 bytes */
 #define A_AT_ONCE 8
 #define B_AT_ONCE 8
 #define C_AT_ONCE 8 /* neighbouring results that are stored at once */
@@ -40,8 +41,8 @@
 #include "batch.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS_M * WARPS_N * WARPS_K)
-#define VECTOR (HALVES ? 8 : 4) /* numbers in 16 bytes */
-#define STEP (2 * VECTOR) /* numbers of K that one instruction multiplies */
+#define VECTOR (HALVES ? 8 : 4) /* elements in 16 bytes */
+#define STEP (2 * VECTOR) /* elements along K that one instruction multiplies */
 #define DEPTH (STEPS * STEP)
 #define LEAD (SLOTS - 1) /* stages that are copied ahead */
 #define FRAGMENTS_M (TILE_M / WARPS_M / 16)
@@ -54,9 +55,9 @@
 #define RESULT float
 #endif
 
-/* The lines of an operand's stage, which has TILE rows of `a` or TILE columns of `b`. Lines are
- * separated by 16 bytes, or by 32 if a warp reads single floats of four lines, which avoids bank
- * conflicts. */
+/* The lines of one operand in a stage: TILE rows of `a` or TILE columns of `b`. To avoid bank
+ * conflicts, lines are separated by 16 bytes. They are separated by 32 bytes if a warp reads single
+ * floats of four lines. */
 template <int TILE, int BY_K> struct Lines {
     static constexpr int COUNT = BY_K ? TILE : DEPTH;
     static constexpr int LENGTH = BY_K ? DEPTH : TILE;
@@ -67,7 +68,7 @@ typedef Lines<TILE_M, A_BY_K> LinesA;
 typedef Lines<TILE_N, B_BY_K> LinesB;
 #define SLOT (LinesA::SIZE + LinesB::SIZE)
 
-/* Copies the lines of a stage of an operand. from: the stage's first element. stride: distance of
+/* Copies one operand's lines of a stage. from: the stage's first element. stride: distance between
  * lines, in elements. across: number of rows of `a` or columns of `b` from `from` to the end of the
  * matrix. deep: number of elements from `from` to the end of K. Steps beyond the end of K are not
  * multiplied, so they are not copied. */
@@ -103,8 +104,8 @@ INLINE void copy_lines(REAL *target, const REAL *from, int stride, int across, i
     }
 }
 
-/* Loads one step of 16 rows of `a` (LEFT) or of 16 columns of `b`, beginning at `first`, as an
- * operand of mma. */
+/* Loads an operand of mma: one step of 16 rows of `a` (if LEFT is 1) or of 16 columns of `b`. The
+ * first of these rows or columns has the index `first`. */
 template <int LEFT, int TILE, int BY_K>
 INLINE uint4 load_fragment(const REAL *lines, int first, int step)
 {

@@ -33,7 +33,7 @@ _STEP = 32
 _LOADS = 8
 """Number of loads of single elements that a multiprocessor issues per cycle; a rule of thumb."""
 _STORE = 0.14
-"""Cycles per sum for moving it through shared memory and storing it as part of a vector."""
+"""Cycles per result to move its sum through shared memory and to store it as part of a vector."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _itemsize(variant: Variant) -> int:
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
     """Return whether K is the contiguous dimension, for `a` and for `b`.
 
-    If `a` has one row or `b` has one column, both dimensions are contiguous, and K is chosen.
+    If `a` has one row, both dimensions of `a` are contiguous, and K is chosen. The same holds if
+    `b` has one column.
     """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)

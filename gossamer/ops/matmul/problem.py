@@ -15,16 +15,17 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class MatmulProblem(Problem):
-    """The product a @ b by the rules of NumPy.
+    """The matrix product `a @ b`, as in NumPy.
 
-    A vector `a` is a row, a vector `b` a column. The dimensions before the last two broadcast.
+    If `a` is a vector, it is treated as a row. If `b` is a vector, it is treated as a column. The
+    dimensions before the last two broadcast.
 
-    constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
-    them as `operand0` and `operand1`.
+    constants: indices of the operands that are constants: 0 for `a`, 1 for `b`. The weights contain
+    these operands under the names "operand0" and "operand1".
     transposed: indices of the operands whose last two dimensions are swapped before the product.
     The specs `a` and `b` are those before the swap.
 
-    Raises ValueError if the shapes have no product, or if a vector is transposed.
+    Raises ValueError if the shapes do not allow a product, or if a vector is transposed.
     """
 
     op: ClassVar[str] = "matmul"

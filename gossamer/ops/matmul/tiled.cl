@@ -1,12 +1,12 @@
-/* Batched matrix products, c = a @ b, by tiles in shared memory. c is row-major.
+/* Batched matrix products, c = a @ b, by tiles in shared memory. The matrix `c` is row-major.
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH results,
  * where EACH = TILE / 16. The results of a work-item are 16 rows or 16 columns apart, so that
  * neighbouring work-items read neighbouring words. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE 64 /* rows and columns of a tile of results, a multiple of 16 */
-#define A_BY_K 1 /* 1: each row of matrix a is contiguous in memory; 0: each column is */
-#define B_BY_K 0 /* 1: each column of matrix b is contiguous in memory; 0: each row is */
+#define A_BY_K 1 /* 1: each row of `a` is contiguous in memory; 0: each column is */
+#define B_BY_K 0 /* 1: each column of `b` is contiguous in memory; 0: each row is */
 #endif
 
 #include "dialect/common.h"

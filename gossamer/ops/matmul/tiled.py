@@ -1,4 +1,4 @@
-"""Matrix products with NumPy, and in tiles in shared memory or registers."""
+"""Matrix products by NumPy, and by kernels with tiles in shared memory or registers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRANSPOSE = Path(__file__).with_name("transpose.cl")
 _ROWS = 6
 """Number of rows per tile of WideMatmul."""
 _SIDE = 16
-"""Side of the square blocks in which WideMatmul transposes b."""
+"""Number of rows and columns of the blocks in which WideMatmul transposes `b`."""
 
 LaunchArgument = Argument | Callable[..., Argument]
 """An argument of a launch, or a function that returns the argument at each launch."""
@@ -68,8 +68,8 @@ class DeviceMatmul(Algorithm):
         """Return a state with one launch of a kernel.
 
         tile: numbers of rows and columns per tile.
-        strides: kernel arguments that describe the memory layouts of a and b.
-        b: kernel argument for b; by default the operand itself.
+        strides: kernel arguments that describe the memory layouts of `a` and `b`.
+        b: kernel argument for the operand `b`; by default the operand's own memory.
         """
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
@@ -141,7 +141,7 @@ class WideMatmul(DeviceMatmul):
         source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
         b: LaunchArgument | None = None
         if 1 in problem.transposed:
-            # transposing b and reading its rows is faster than gathering its columns
+            # transposing `b` and then reading rows is faster than gathering the columns of `b`
             b = workspace_buffer if 1 not in problem.constants else weights.packed(
                 "operand1 transposed", lambda arrays: np.ascontiguousarray(
                     np.swapaxes(arrays["operand1"], -1, -2), np.float32))
@@ -153,7 +153,7 @@ class WideMatmul(DeviceMatmul):
 
 
 def _transposing(problem: MatmulProblem, device: Device) -> Launch:
-    """Return the launch that transposes b into the workspace."""
+    """Return the launch that transposes `b` into the workspace."""
     rows, columns = problem.b.shape[-2:]
     blocks = -(-rows // _SIDE) * -(-columns // _SIDE)
     kernel = device.compile(KernelSource.of(_TRANSPOSE, "transpose_matrices", {"SIDE": _SIDE}))
@@ -170,7 +170,7 @@ def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
-    # the batch strides of transposed and of other matrices are the same
+    # a transposition does not change the batch strides
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

@@ -1,11 +1,11 @@
 /* Batched matrix products, c = a @ b, on processors; c is row-major. A work-group has one work-item,
  * which holds the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is
  * not used: the rows of `b` are read in order, and each element of `a` is broadcast to a vector.
- * a_row and a_k are the strides of the rows and of the columns of `a`; `b` is row-major. */
+ * The matrix `b` is row-major. In `a`, rows have the stride a_row, and columns the stride a_k. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 6 /* rows of a tile */
-#define VECTORS 2 /* vectors of 16 columns of a tile */
+#define VECTORS 2 /* a tile has 16 * VECTORS columns */
 #endif
 
 #include "dialect/common.h"

@@ -1,9 +1,9 @@
 """Nodes of an ONNX file, computed by ONNX Runtime on the host.
 
 If tensors have no elements, ONNX Runtime rejects some models, and crashes or hangs with others.
-ONNX's reference implementation computes these models instead. The reference of the op is
-ONNX Runtime without graph optimisations, because no other dependency of gossamer computes every
-operator.
+ONNX's reference implementation computes these models instead. The expected results of this op (see
+`reference()`) are those of ONNX Runtime without graph optimisations, because no other dependency of
+gossamer computes every operator.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
 _FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
-"""Operators with which ONNX Runtime may end the process or hang if a tensor has no elements. ONNX's
-reference implementation computes all these operators."""
+"""Operators with which ONNX Runtime may hang, or end the process, if they read or compute a tensor
+without elements. ONNX's reference implementation computes all these operators."""
 
 
 class OnnxRuntimePart(HostAlgorithm):
@@ -162,13 +162,13 @@ def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[A
 
 def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[Any],
               session: Session | None, fatal: str) -> list[Any]:
-    """Return the outputs of a model with tensors that have no elements.
+    """Return the outputs of a model in which some tensors have no elements.
 
-    ONNX's reference implementation computes the outputs if ONNX Runtime rejects the inputs or might
-    end the process. Raises InputError if the reference implementation fails.
+    ONNX's reference implementation computes the outputs if ONNX Runtime rejects the inputs, or if
+    ONNX Runtime might end the process. Raises InputError if the reference implementation fails.
 
     values: values of all inputs of the model, including constants.
-    inputs: values of the inputs of the session.
+    inputs: values of the inputs that are not constants; the session takes only these.
     session, fatal: as for EmptyPart.
     """
     # onnx.reference is slow to import, and few networks need it

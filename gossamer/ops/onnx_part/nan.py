@@ -130,8 +130,8 @@ class _Rewriter:
         """Add an output that is NaN if a watched value has NaN.
 
         The output may also be NaN if a value has, or may have, infinities. Images are reduced by a
-        mean over the pixels, because this operator works in the layout that ONNX Runtime has
-        chosen.
+        mean over the pixels, because ONNX Runtime computes this mean in the layout that it has
+        chosen for the images.
         """
         write, types = self._writer.node, _types(self._inferred, {})
         producers = {output: node for node in self._graph.node for output in node.output}
@@ -158,8 +158,8 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # If the sum may be infinite or NaN, its bound is infinite or NaN, and the product of
-            # the bound and zero is NaN.
+            # If the output of a convolution may be infinite or NaN, its bound is infinite or NaN.
+            # The product of such a bound and zero is NaN.
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)
@@ -169,8 +169,9 @@ class _Rewriter:
                  ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
         """Find the values from which NaN in images can originate.
 
-        Yields (value, None) if the value itself is to be watched, and (input of a convolution,
-        convolution) if the convolution's input is smaller than its output and is watched instead.
+        Yields (value, None) for a value that must be watched itself. If a value is the output of a
+        convolution, and the input of this convolution is smaller, the input is watched instead;
+        (input, convolution) is then yielded.
         """
         node = producers.get(value)
         if node is not None and node.op_type in ("Relu", "Concat"):

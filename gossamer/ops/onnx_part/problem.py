@@ -27,10 +27,11 @@ class OnnxPartProblem(Problem):
     The weights also hold the model itself, under the name MODEL.
     model_bytes: size of the model in bytes.
     digest: SHA-256 hash of the model.
-    nodes: for each node, its name in messages and the reason why gossamer does not compute it.
-    known: integer inputs that are determined by shapes, such as the target shape of a Reshape, as
-    (index of the input, values). The values depend on the batch size. With other values, nodes may
-    fail.
+    nodes: for each node, its name in messages, and the reason why gossamer does not compute the
+    node.
+    known: integer inputs that are determined by shapes, such as the target shape of a Reshape. Each
+    item is (index of the input, values). The values depend on the batch size. With other values,
+    nodes may fail.
     has_float16: whether values within the part are float16.
     """
 

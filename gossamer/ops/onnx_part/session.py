@@ -31,8 +31,8 @@ _INEXACT = ["ConvMulFusion"]
 """Optimisations of ONNX Runtime that make exact sums of integers inexact, because they multiply a
 convolution's weights by the scales that follow the convolution."""
 _REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
-"""Matches the names of optimisations in error messages of ONNX Runtime. An optimisation's name is
-part of the names of the nodes that it creates and of its source files."""
+"""Matches the names of optimisations in error messages of ONNX Runtime. The names of the nodes that
+an optimisation creates, and of its source files, contain the optimisation's name."""
 _LARGE = 1024
 """Minimum size in bytes of constants that are surely data: shapes, axes and other settings of
 operators are always smaller."""
@@ -74,8 +74,8 @@ class Session:
     threads: number of threads per operator; 0 for ONNX Runtime's default.
     optimised: whether ONNX Runtime may optimise the model.
     spinning: whether threads spin while they wait for work, during a run and for up to 50 ms after
-    it. This is ONNX Runtime's default, but the spinning threads of several sessions slow each other
-    down.
+    it. By default, threads of ONNX Runtime spin, but the spinning threads of several sessions slow
+    each other down.
     profiled: whether to measure the times of nodes.
     inputs, outputs: numbers of inputs and outputs per run.
 
@@ -150,8 +150,8 @@ class Session:
         ComputingError if the run fails.
 
         key: identifies the memory of the arrays.
-        arrays: returns the inputs and the outputs of the model in order, as C-contiguous arrays
-        that do not overlap.
+        arrays: function that returns the inputs and the outputs of the model in order. They are
+        C-contiguous arrays that do not overlap.
         """
         if key not in self._bindings:
             if len(self._bindings) >= _MOST_BINDINGS:

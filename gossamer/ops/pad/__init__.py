@@ -138,7 +138,7 @@ class PackedPad(PackedAlgorithm):
 
 
 def _uncropped(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Return the slice of an input dimension that is not cropped, and its slice of the output.
+    """Return the slice of an input dimension that is kept, and the slice of the output for it.
 
     size: size of the input dimension.
     low, high: numbers of elements added before and after the input; negative numbers crop.

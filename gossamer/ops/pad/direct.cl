@@ -1,7 +1,7 @@
-/* Padding of up to six dimensions, outermost first. For each dimension, n is the size of the
- * output, m is the size of the input, s is the stride of the input in elements, and `before` is the
- * number of elements that are added before the input. A negative number crops. The output is
- * contiguous.
+/* Padding of up to six dimensions, outermost first. Each dimension has four parameters: the size n
+ * of the output, the size m of the input, the stride s of the input in elements, and the number
+ * `before` of elements that are added before the input. If `before` is negative, the input is
+ * cropped. The output is contiguous.
  *
  * CONSTANT, REFLECT or EDGE is defined, and determines how the pads are filled. */
 
@@ -16,7 +16,8 @@
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
-/* Converts i, the output index minus `before`, to the index of the input element that is copied. */
+/* Converts i, the output index minus `before`, to the index of the input element that is copied.
+ * With CONSTANT, i is not changed, and `inside` becomes 0 if there is no such element. */
 #if defined(CONSTANT)
 #define LOOK(i, m) inside = inside && i >= 0 && i < m;
 #elif defined(REFLECT)
@@ -25,7 +26,8 @@
 #define LOOK(i, m) i = i < 0 ? 0 : i >= m ? m - 1 : i;
 #endif
 
-/* Splits the index along dimension d off `rest`, and advances `from` to the input element. */
+/* Divides `rest` by the output size of dimension d. The remainder is the output index along d.
+ * Advances `from` to the matching input element along d. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d) - before##d; \

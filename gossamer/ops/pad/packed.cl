@@ -1,7 +1,7 @@
 /* Pads the rows and columns of packed values with a constant; negative pads crop.
  *
  * A tensor is (images, words of channels, height, width, PLANES) words. A work-item writes PLANES
- * words of one output pixel. In the words of added pixels, bits beyond the channels are 0. */
+ * words of one output pixel. In added pixels, bits beyond the last channel are 0. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD uint /* type of a word, uint or ulong */

@@ -36,8 +36,9 @@ _MOST_BYTES = 2**31 - 2**24
 """Maximum bytes of the constants of a part: 2 GiB, the limit of an ONNX model in memory, less 16
 MiB for the model's nodes."""
 _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
-"""A part runs on one thread if none of its problems has more floating-point operations, and none of
-its tensors more elements, than these numbers. An element is assumed to take about 25 cycles."""
+"""A part runs on one thread if each of its problems has at most _FEW_FLOPS floating-point
+operations, and each of its tensors has at most _FEW_ELEMENTS elements. An element is assumed to
+take about 25 cycles."""
 _RUNS, _FIRST = 9, 2
 """Number of runs of a profile, and number of warm-up runs among them."""
 
@@ -45,8 +46,8 @@ _RUNS, _FIRST = 9, 2
 class OnnxRuntime(Algorithm):
     """A part, run as one model by ONNX Runtime.
 
-    If the part is the whole network, idle threads of ONNX Runtime spin. Otherwise they sleep,
-    because other layers need the CPU cores between two runs.
+    If the part is the whole network, idle threads of ONNX Runtime spin. In smaller parts they
+    sleep, because other layers need the CPU cores between two runs.
     """
 
     op = "part"
@@ -148,9 +149,9 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
                   inputs: Sequence[np.ndarray]) -> list[float]:
     """Return the time of each problem of a part in microseconds.
 
-    The times are medians of several runs. The time of a problem is 0 if ONNX Runtime has fused its
-    nodes into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as
-    changes of layout, are not counted.
+    The times are medians of several runs. If ONNX Runtime has fused the nodes of a problem into the
+    nodes of another one, the time of the first problem is 0. The times of nodes that ONNX Runtime
+    adds, such as changes of layout, are not counted.
 
     inputs: inputs of the part in their memory layout.
     """
@@ -214,10 +215,10 @@ def part_of_node(name: str) -> int | None:
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
-    """Add an input stored in the format of a spec, and return the value with axes in logical order.
+    """Add an input in the format of a spec; return the name of a value with logical axis order.
 
-    A Transpose node follows the input if the layout needs one. Raises UnsupportedError for a format
-    that ONNX cannot describe.
+    If the axes of the layout are in another order, a Transpose node is added, and the name of its
+    output is returned. Raises UnsupportedError for a format that ONNX cannot describe.
     """
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
     # bfloat16 is stored as uint16, which a model would interpret as integers

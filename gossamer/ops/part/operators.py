@@ -128,8 +128,8 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
         return [writer.node("AveragePool", inputs, **window, pads=pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
-    # A maximum ignores padding. With ceil_mode the last window may reach beyond the problem's pads.
-    # The node does not use ceil_mode; instead, its pads are enlarged to cover the last window.
+    # A maximum ignores padding. With ceil_mode, the last window may reach beyond the problem's
+    # pads. Instead of ceil_mode, the node has larger pads, which cover the last window.
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
         reach = (size - 1) * problem.stride[axis] + span
@@ -142,7 +142,7 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
     """Raise UnsupportedError for pads that are not smaller than the window.
 
-    ONNX Runtime rejects them.
+    ONNX Runtime rejects such pads.
     """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
         raise UnsupportedError(f"a pool with pads {tuple(pads)} that are not smaller than the "
@@ -176,8 +176,8 @@ def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence
                 weights: Names) -> list[str]:
     """Add one node for a layer norm over the last axes.
 
-    For other axes and for RMS norms, one node per arithmetic step is added, because ONNX has no
-    operator for them.
+    ONNX has no operator for layer norms over other axes, and none for RMS norms. For these norms,
+    one node per arithmetic step is added.
     """
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
@@ -266,7 +266,7 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
     if problem.scales == tuple(out / length for out, length in zip(size, shape[2:], strict=True)):
         if coordinates == "half_pixel_symmetric":
             coordinates = "half_pixel"
-    # ONNX Runtime rounds size * scale to float32, and may compute another output size
+    # ONNX Runtime rounds size * scale to float32; its output size may then differ from `size`
     elif coordinates not in _COORDINATES or size != tuple(
             np.floor(np.array(shape[2:], np.float32) * np.array(problem.scales, np.float32))):
         raise UnsupportedError(f"a resize by {problem.scales} has no ONNX equivalent")

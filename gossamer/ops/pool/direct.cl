@@ -9,8 +9,9 @@
  * if a tensor is a slice of the channels of a larger tensor. source_first and target_first are the
  * offsets of the first elements.
  *
- * An average divides by the number of window positions in the input or in the counted padding:
- * counted_top and counted_bottom rows, counted_left and counted_right columns.
+ * An average divides by the number of window positions in the input or in the counted padding. The
+ * counted padding has counted_top rows above the input, counted_bottom rows below it, counted_left
+ * columns on its left, and counted_right columns on its right.
  *
  * MAX: defined for the maximum, undefined for the average. */
 
@@ -25,7 +26,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-/* TAKE updates a result with a value of its window. START is the initial result. */
+/* TAKE updates a result with one value of the window. START is the initial result. */
 #ifdef MAX
 #define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)

@@ -1,7 +1,7 @@
 """Max pooling on CPUs, by code that LLVM compiles.
 
-Between pruned layers, max pooling by ONNX Runtime is slow, because images are not in the layout
-that ONNX Runtime prefers.
+Max pooling by ONNX Runtime is slow between pruned layers, because images between these layers are
+not in the layout that ONNX Runtime prefers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _TASKS = 4
-"""Number of tasks per thread; with several, threads finish at about the same time."""
+"""Number of tasks per thread. With several tasks each, threads finish at about the same time."""
 
 
 class HostDirectPool(GeneratedCode):
@@ -91,6 +91,8 @@ class HostDirectPool(GeneratedCode):
 class _Work(NamedTuple):
     """The data of a launch.
 
+    code: the generated function.
+    threads: number of threads among which the tasks are divided.
     scratch: bytes of scratch memory that each thread needs.
     """
 

@@ -22,7 +22,11 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
     ends. The second pass computes the maxima along the row and writes them to the output.
 
     size, out: numbers of rows and columns of the input and of the output.
-    dilation: dilation along the columns.
+    kernel: height and width of the window.
+    stride: strides along H and W.
+    pads: numbers of padding rows above the input, and of padding columns on its left.
+    dilation: dilation along W.
+    lanes: number of floats per vector.
     """
     (height, width), (rows, columns) = size, out
     module = ir.Module()
@@ -32,7 +36,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
     x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
 
     def vectors(count: int, write: Any) -> None:
-        """Emit code for each vector of a row, including an incomplete one."""
+        """Emit code for each vector of a row, including an incomplete last vector."""
         with code.loop(0, count // lanes) as part:
             write(b.mul(part.index, integer(lanes)), lanes)
         if count % lanes:
@@ -90,6 +94,7 @@ def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int
     addresses of the input and of the output. Each window must cover at least one input pixel;
     positions outside the input are replaced by the nearest input pixel.
 
+    size, out, kernel, stride, pads: as in pooling().
     planes: number of bits per value.
     """
     code = Code(ir.Module(), "pool", [POINTER, INT64, INT64, POINTER])

@@ -23,10 +23,10 @@ class PoolProblem(UnaryProblem):
     stride, dilation: strides and dilations along H and W.
     pads: numbers of added rows and columns, (top, left, bottom, right). A maximum ignores these
     rows and columns.
-    ceil_mode: whether the last window along an axis may reach beyond the padding; it may not start
-    in the padding at the end.
-    count_include_pad: whether an average counts the padding as zeros; if not, it ignores the
-    padding.
+    ceil_mode: whether the last window along an axis may reach beyond the padding. With ceil_mode,
+    no window may start in the padding at the end of an axis.
+    count_include_pad: whether an average counts the padding as zeros. If not, the average ignores
+    the padding.
     facts: value facts of the input; empty if nothing is known.
 
     Raises ValueError if the input is smaller than the window, or if an attribute is invalid.
@@ -123,8 +123,8 @@ reference = in_float64(pool)
 def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
     """Return the slices of outputs and of inputs that belong to a tap.
 
-    The first slice selects the outputs along an axis for which the tap is not in the padding. The
-    second slice selects the inputs that the tap reads for these outputs.
+    Along the axis, the first slice selects the outputs whose tap is not in the padding. The second
+    slice selects the inputs that the tap reads for these outputs.
 
     axis: 0 for height, 1 for width.
     tap: position in the window along the axis.

@@ -101,10 +101,10 @@ class TreeReduce(KernelAlgorithm):
 def _lanes(count: int, results: int, neighbours: int) -> int:
     """Return the number of work-items that compute a result together.
 
-    If there are few results and each has many elements, a full work-group computes each result.
-    Otherwise 16 or 32 work-items are enough to read full cache lines. Eight work-items are enough
-    if neighbouring results read neighbouring elements, because the work-items of neighbouring
-    results then read full cache lines together.
+    Eight work-items are enough if neighbouring results read neighbouring elements, because the
+    work-items of neighbouring results then read full cache lines together. If neighbouring results
+    read distant elements, 16 or 32 work-items are enough to read full cache lines. But if there are
+    few results, and each has many elements, a full work-group computes each result.
 
     count: number of elements that are reduced to one result.
     neighbours: number of neighbouring results that read neighbouring elements; 0 if neighbouring

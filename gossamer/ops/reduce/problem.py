@@ -29,8 +29,7 @@ class ReduceProblem(UnaryProblem):
     keepdims: whether reduced dimensions are kept with size 1; if not, they are dropped.
     facts: value facts of the input; empty if nothing is known.
 
-    Raises ValueError if the axes or the dtype are invalid, and for a mean or maximum of no
-    elements.
+    Raises ValueError if the axes or the dtype are invalid, or if a mean or maximum has no elements.
     """
 
     op: ClassVar[str] = "reduce"

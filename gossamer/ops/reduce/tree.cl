@@ -48,7 +48,8 @@
 
 #define KEPT(d) , DIVISOR(k##d), int p##d, int q##d
 #define REDUCED(d) , DIVISOR(r##d), int e##d
-/* Splits the index along kept dimension d off `rest`, and advances both offsets to this index. */
+/* Divides `rest` by the size of kept dimension d. The remainder is the index along d. Advances
+ * `from` (in the input) and `to` (in the result) to this index. */
 #define WALK_KEPT(d) { \
     uint next = QUOTIENT(rest, k##d); \
     int i = (int)(rest - next * (uint)k##d); \
@@ -56,7 +57,8 @@
     from += i * p##d; \
     to += i * q##d; \
 }
-/* Splits the index along reduced dimension d off `left`, and advances `place` to this index. */
+/* Divides `left` by the size of reduced dimension d. The remainder is the index along d. Advances
+ * `place` (in the input) to this index. */
 #define WALK_REDUCED(d) { \
     uint next = QUOTIENT(left, r##d); \
     place += (int)(left - next * (uint)r##d) * e##d; \

@@ -20,10 +20,10 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-/* Interpolation between a and b. `part` is the weight of b. */
+/* Interpolation between `a` and `b`. `part` is the weight of `b`. */
 #define MIX(a, b, part) ((a) * (1.0f - (part)) + (b) * (part))
-/* One component of a float4, interpolated between four input pixels: aa and ab in one row, ba and
- * bb in the next row. */
+/* One component of a float4, interpolated between four input pixels: `aa` and `ab` in one row, `ba`
+ * and `bb` in the next row. */
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
 
 #if LANES == 4

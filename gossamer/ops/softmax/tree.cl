@@ -15,9 +15,9 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-/* Reduces a variable by JOIN over the LANES work-items of a sum, and sets the variable to the
- * result in all of them. `apart` is the distance in `partial` between neighbouring work-items of a
- * sum. */
+/* Combines a variable by JOIN over the LANES work-items of a sum. In each of these work-items, the
+ * variable is set to the result. `apart` is the distance in `partial` between neighbouring
+ * work-items of a sum. */
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \
     for (int reach = LANES / 2; reach > 0; reach /= 2) { \

@@ -23,12 +23,12 @@ class TopKProblem(UnaryProblem):
 
     axis: index of the dimension, from 0.
     count: number of elements, k.
-    largest: whether to return the largest elements, in descending order; otherwise the smallest, in
-    ascending order.
-    nan_first: whether NaN comes before all numbers; otherwise, NaN comes after all numbers.
-    last: whether the highest index comes first among equal elements and among NaNs; otherwise, the
-    lowest index comes first.
-    places_only: whether the indices are the only output; otherwise, they are the second output.
+    largest: if true, the largest elements are returned in descending order. If false, the smallest
+    elements are returned in ascending order.
+    nan_first: if true, NaN comes before all numbers. If false, NaN comes after all numbers.
+    last: if true, equal elements, and NaNs, are in descending order of their indices. If false,
+    they are in ascending order of their indices.
+    places_only: if true, the indices are the only output. If false, they are the second output.
 
     Raises ValueError if the dtype is not supported, the axis is out of range, or the count is
     larger than the dimension.

@@ -23,7 +23,7 @@ ALIGNMENT = 16
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15
-# in fp16, the partial sums of split-K may only be added in float32
+# in fp16, the partial sums of split-K must be added in float32
 _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 
 
@@ -42,7 +42,7 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Return the epilogue in cuBLAS's form; None if cuBLAS cannot fuse all steps."""
+    """Return an epilogue as a Fused; None if cuBLAS cannot fuse all its steps."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
@@ -68,7 +68,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Return a channel operand on the device, one value per channel."""
+    """Return a channel operand in device memory, with one value per channel."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -83,8 +83,8 @@ class Product:
 
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
-    transposed: whether op(A) is the transpose of A, and A is (depth, rows). Otherwise op(A) is A,
-    and A is (rows, depth).
+    transposed: if true, A is (depth, rows), and op(A) is the transpose of A. If false, A is (rows,
+    depth), and op(A) is A.
     leading: leading dimensions of A, B and D (distances between columns), in elements.
     batch: number of products.
     strides: batch strides of A, B and D, in elements.
@@ -219,7 +219,7 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """Add 16 bytes to the size of a workspace unless it is 0.
+    """Add 16 bytes to the size of a workspace, unless the size is 0.
 
     cuBLAS may need 16 additional bytes for a fused epilogue; nvmath-python adds them as well.
     """

@@ -64,7 +64,7 @@ def loaded_version(name: str, device: Device) -> str:
 
 
 def _on(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
-    """Return a library, or why it cannot be used. The first call loads it."""
+    """Return a library, or why it cannot be used. The first call loads the library."""
     key = (name, device)
     if key not in _LIBRARIES:
         with _STARTING:
@@ -225,10 +225,10 @@ def _frontend() -> Any:
 
 @functools.cache
 def needed_libraries() -> tuple[str, ...]:
-    """Load the libraries that cuDNN needs, and return the names of those found.
+    """Load the libraries that cuDNN needs; return the names of the libraries that were found.
 
-    The libraries are loaded from the folders into which pip installs them, because cuDNN itself
-    searches only the system's folders.
+    The libraries are loaded from pip's installation folders, because cuDNN itself searches only the
+    system's folders.
     """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib

@@ -77,7 +77,7 @@ class Assigner:
     def _promising(self) -> list[tuple[Layer, Candidate]]:
         """Return the cheapest assignment's candidates with their layers.
 
-        For a candidate without a measured time, the estimate is used.
+        If a candidate has no measured time yet, its estimated time is used.
         """
         self._table.refresh()
         try:
@@ -89,7 +89,7 @@ class Assigner:
     def program(self, assigned: Assigned, why: str = "") -> Program:
         """Return the program of an assignment.
 
-        why: text for reports: why layers take slower candidates than in the cheapest assignment.
+        why: as in Planned.
         """
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
@@ -120,8 +120,10 @@ class Assigner:
         Each candidate was checked to be correct with the constants of its layer. A layer that no
         algorithm of the device supports runs on the host.
 
-        restriction: by default all candidates are admitted, or those of the policy's `only`
-        wherever it can be used. excluded: other assignments, which are not returned.
+        restriction: decides which candidates are admitted. If the policy's `only` names an
+        algorithm, the default admits the candidates of this algorithm. If not, it admits all.
+        excluded: assignments that are not returned.
+
         Raises UnsupportedError if the host cannot compute a layer either.
         """
         while True:
@@ -148,8 +150,8 @@ class Assigner:
     def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment of layers and fusions.
 
-        The cost of a candidate that may still be measured is its estimated time, and the cost of a
-        conversion that was not measured is a lower bound of its time. Raises UnsupportedError if
+        If a candidate may still be measured, its cost is its estimated time. If a conversion was
+        not measured, its cost is a lower bound of the conversion's time. Raises UnsupportedError if
         every assignment has infinite cost.
 
         restriction, excluded: as in checked().
@@ -177,9 +179,10 @@ class Assigner:
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
         """Return the options of all nodes and fusions.
 
-        Each option comes with its layer or fusion and its candidate, which is None for a reshape.
-        Raises GossamerError with the reasons if all candidates of a layer are excluded and no
-        fusion has an option for it.
+        Each item has the option, its layer or fusion, and its candidate. The candidate of a reshape
+        is None.
+        Raises GossamerError with the reasons if all candidates of a layer are excluded, and no
+        fusion that covers the layer has an option.
         """
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
         for node in self._table.nodes:
@@ -215,8 +218,8 @@ class Assigner:
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return a reshape's possible input and output formats.
 
-        A reshape copies nothing. Its input has to be row-major, or may be packed if both shapes
-        have the same packed layout.
+        A reshape copies nothing. Its input must be row-major. If both shapes have the same packed
+        layout, the input may also be packed.
         """
         spec, facts = self._network.specs[layer.inputs[0]], layer.facts.get(layer.outputs[0], REAL)
         target = self._network.specs[layer.outputs[0]].shape
@@ -231,7 +234,7 @@ class Assigner:
 
 def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
             ) -> LayerChoice:
-    """Return the choice of a candidate, with the reasons why others were rejected."""
+    """Return the choice of a candidate, with the reasons why other algorithms were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
@@ -272,8 +275,10 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     computed one by one. For a fusion that was not taken, the step that computes the fusion's first
     layer has, for each algorithm, the reason why the algorithm does not compute the fusion.
 
-    measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
-    fusion. forced: the algorithm that the user forces. why: as in Planned.
+    measured: all layers and fusions.
+    taken: the candidate of each step, by the name of the step's layer or fusion.
+    forced: name of the algorithm that the user forces.
+    why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
     fusions = [node for node in known.values() if node.layer.covers]

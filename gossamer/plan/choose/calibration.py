@@ -1,7 +1,7 @@
 """Accuracy of programs, and the choice of lower precision.
 
-The error of a program's outputs is computed against the float64 reference. Layers are chosen for
-lower precision such that the error stays within a tolerance.
+The error of a program's outputs is computed against the float64 reference. As many layers as the
+tolerance allows are computed in lower precision.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from gossamer.plan.tune.reference import Arrays, reference
 class Calibration:
     """Inputs on which programs are compared with the float64 reference.
 
-    The programs may have any batch size if no node mixes the images of a batch; otherwise the batch
-    size must be the number of calibration images.
+    If a node mixes the images of a batch, the batch size of the programs must be the number of
+    calibration images. If no node does, the programs may have any batch size.
 
-    inputs: one array for each input of the graph, in the order of the graph's inputs, with any
-    number of images, as callers pass them.
-    Raises InputError if the inputs do not fit the graph, are empty or not finite.
+    inputs: one array for each input of the graph, in the order of the graph's inputs. The arrays
+    have any number of images, and the format in which callers pass inputs.
+    tolerance: the largest allowed error; None if every error is allowed.
+
+    Raises InputError if the inputs do not fit the graph, are empty or are not finite.
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[np.ndarray],
@@ -92,12 +94,14 @@ class Calibration:
                error: Callable[[Program], float]) -> Planned:
         """Return a plan within the tolerance, with its accuracy.
 
-        chosen: makes the fastest plan in which only the named layers may be less precise than
-        float32; None stands for all layers. If the plan for None exceeds the tolerance, as many
-        layers as possible keep their lower precision, starting with those that save the most time.
-        The number of these layers is found by bisection, assuming that each further layer of lower
-        precision increases the error.
-        error: returns the error of a program.
+        In the first plan that is tried, every layer may be less precise than float32. If the error
+        of this plan exceeds the tolerance, as many layers as possible keep their lower precision,
+        starting with those that save the most time. The number of these layers is found by
+        bisection, assuming that each further layer of lower precision increases the error.
+
+        chosen: function that makes the fastest plan in which only the named layers may be less
+        precise than float32; None stands for all layers.
+        error: function that returns the error of a program.
         """
         taken = chosen(None)
         taken_error = error(taken.program)
@@ -130,7 +134,7 @@ class Calibration:
 
 
 def _less_precise(program: Program) -> list[Step]:
-    """Return the network's steps that are below float32 precision."""
+    """Return the network's steps that are less precise than float32."""
     return [step for step in program.steps if not step.layer.inserted
             and not step.variant.is_as_precise_as_float32(step.layer.problem)]
 
@@ -138,7 +142,8 @@ def _less_precise(program: Program) -> list[Step]:
 def _saved(step: Step) -> float:
     """Return the microseconds that a step's lower precision saves.
 
-    The step's time is compared with that of the fastest float32 candidate.
+    The step's time is compared with the time of the fastest candidate that is as precise as
+    float32.
     """
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)

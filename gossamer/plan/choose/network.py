@@ -34,9 +34,9 @@ class Network:
 
     inputs: specs of the network's inputs by the names of their values.
     outputs: specs of the network's outputs.
-    constants: arrays of values that are constants.
-    names: the name of an input, by the name of the value that holds the caller's array, if these
-    names differ.
+    constants: arrays of the values that are constants, by name.
+    names: for each input that has another name than the value with the caller's array: the input's
+    name, by the value's name.
     """
 
     layers: Sequence[Layer]
@@ -68,7 +68,8 @@ class Network:
 
         Concatenations and slices of the program copy nothing if their formats allow that.
 
-        decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
+        decide, reshapes: as in ProgramBuilder.
+        fusions: the fusions that are computed in one step.
         """
         builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
                                  self.names)
@@ -81,7 +82,7 @@ class Network:
 class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
-    rejected: for every other algorithm, why it does not compute the layer.
+    rejected: for every other algorithm, by name, the reason why it does not compute the layer.
     candidates: all measured candidates of the layer.
     """
 
@@ -99,7 +100,7 @@ class ProgramBuilder:
     decide: a function of this builder and a layer that returns the choice for the layer.
     reshapes: formats in which reshapes read their inputs, by the names of the layers; for other
     reshapes _kept() returns the format.
-    names: the name of an input, by the name of its value, if these names differ.
+    names: as in Network.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
@@ -145,13 +146,14 @@ class ProgramBuilder:
     def converted(self, name: str, spec: TensorSpec) -> str:
         """Return the name of a value converted to a spec.
 
-        This is `name` itself if the value already has the spec. Otherwise a conversion is added,
-        once for all readers.
+        If the value already has the spec, this is `name` itself. If not, a conversion is added,
+        which all readers share.
         """
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # Several formats may describe the same layout in memory. Their readers share one conversion
-        # to the canonical format; the cost of the plan assignment includes this conversion.
+        # Several formats may describe the same layout in memory. Readers that require any of these
+        # formats share one conversion to the canonical format. The cost of the plan assignment
+        # includes this conversion.
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"

@@ -68,19 +68,21 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class Planned:
-    """A program for one batch size and its choice.
+    """A program for one batch size, and how it was chosen.
 
     assigner: the Assigner that made the program; None if nothing was measured.
     assigned: the assignment from which the program was made; None if nothing was measured.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None if it was not measured.
-    why: text for reports: why layers take slower candidates than in the cheapest assignment; "" if
-    the program is that of the cheapest assignment.
-    plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
-    p25_us, p75_us, outcome, is_taken and is_equal (to the plan taken, within noise). The first dict
-    is about the plan of the cheapest assignment. Empty if no plans were compared.
-    is_stored: whether the choices were restored from another plan, whose times are not known.
+    why: text for reports that says why layers take slower candidates than in the cheapest
+    assignment; "" if the program is that of the cheapest assignment.
+    plans: the comparison with baseline plans; empty if no plans were compared. Each plan has a dict
+    with the keys plan, median_us, p25_us, p75_us, outcome, is_taken and is_equal (whether the plan
+    is as fast as the plan taken, within noise). The first dict is about the plan of the cheapest
+    assignment.
+    is_stored: whether the choices were restored from another plan. The times of that plan are not
+    known.
     """
 
     program: Program

@@ -3,11 +3,12 @@
 An assignment chooses the options that compute the nodes, and the formats of every value. An option
 computes one node or, if it is a fusion, several nodes in one step. The cost of an option is its
 time. An option requires one format of each value that it reads, and determines the format of each
-value that it writes. If readers require a value in other formats than its writer's, the value is
-converted once to each of these formats, and all readers that require the same format share the
-copy. This is the layout selection of Anderson and Gregg ("Optimal DNN primitive selection with
-partitioned boolean quadratic programming", CGO 2018), with conversions shared by readers and with
-fusions. It is solved as an integer program by SciPy (scipy.optimize.milp, which calls HiGHS).
+value that it writes. If readers require a value in other formats than that of its writer, the value
+is converted once to each of these formats. All readers that require the same format share the copy.
+This problem is the layout selection of Anderson and Gregg ("Optimal DNN primitive selection
+with partitioned boolean quadratic programming", CGO 2018), extended by fusions and by conversions
+that readers share. SciPy solves the problem as an integer program (scipy.optimize.milp, which calls
+HiGHS).
 
 - Options of the same nodes with equal formats have the same effect on other nodes. Such options are
 merged into one state. A binary variable says whether the state is taken. Exactly one of the states
@@ -75,8 +76,8 @@ class Option:
 
     cost: a time in any unit, 0 or more; infinity if the option cannot be used.
     nodes: names of the nodes that the option computes.
-    reads: the values that the option reads from other options: for each the input of one of its
-    nodes, the value, and the format in which the option reads it.
+    reads: the values that the option reads from other options. Each item has the input of the
+    option's node that reads the value, the value's name, and the format that the option requires.
     writes: the values that the option writes for other options, each with its format.
     of_fusion: whether the option belongs to an algorithm that may compute several nodes.
     kind: the name that distinguishes options with the same effect when assignments are excluded.
@@ -127,30 +128,31 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              excluded: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
     """Return the cheapest plan assignment within a slack.
 
-    Nearly equal costs are treated as equal: of several options of a node whose costs are treated as
-    equal, the first is taken.
+    If the costs of several options of a node are nearly equal, they are treated as equal, and the
+    first of these options is taken.
 
     If an option's cost is at most (1 + slack) times the minimum over the options of its node, the
-    minimum is used as its cost. Any other option is compared with the cheapest option of its node
-    that has the same formats: if it costs at most (1 + slack) times as much, the cheapest option's
-    cost is used for both; if it costs more, it is not taken. So the total is at most (1 + slack)
-    times the minimum.
-    Among the options with the same formats as the option that a node takes, none is cheaper by more
-    than the slack.
+    minimum is used as its cost. Any other option is compared with the cheapest option that has the
+    same node and the same formats. If the option costs at most (1 + slack) times as much as this
+    cheapest option, the cost of the cheapest option is used for both. If it costs more, it is not
+    taken. Therefore the total is at most (1 + slack) times the minimum, and a taken option costs at
+    most (1 + slack) times as much as the cheapest option with the same node and formats.
 
-    An option of a fusion is not compared with the options that compute its nodes unfused. Its cost
-    is multiplied by (1 + slack), so that a fusion is taken only if computing its nodes one by one
-    costs more than this product. The total is then at most (1 + slack)^2 times the minimum.
+    An option of a fusion is not compared with the options that compute the nodes unfused. Instead,
+    the cost of the fusion is multiplied by (1 + slack), so that the fusion is taken only if
+    computing its nodes one by one costs more than this product. The total is then at most
+    (1 + slack)^2 times the minimum.
+
+    Options are compared only with options that have the same number of unwanted nodes.
 
     options: the options of all nodes. Among options of the same nodes, preferred ones come first.
-    fixed: formats of the values that no node writes.
-    required: formats in which the network's outputs must be.
-    conversion: a function of a value and two unequal formats that returns the cost of copying the
+    fixed: formats of the values that no node writes, by name.
+    required: formats that the network's outputs must have, by name.
+    conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity if no copy is possible.
     Formats are compared by equality.
     excluded: assignments that are not returned, each as the keys (`Option.choice`) of its options.
 
-    Options are compared only with options that have the same number of unwanted nodes.
     Raises NoAssignmentError if every plan assignment has infinite cost.
     """
     outside = Option(0.0, ("",), tuple((("", 0), *output) for output in required.items()),
@@ -205,10 +207,12 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
 
 def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], Hashable]
             ) -> Iterator[tuple[int, int, float]]:
-    """Yield the states: the option taken for each effect, its rank, and its cost.
+    """Yield one state for each group of options: the option to take, its rank, and its cost.
 
-    key_of: returns the effect, or another key by which options are grouped. Each item is the index
-    of an option, its position among the options of its nodes, and the cost that is used for it.
+    The items of a state are the index of an option, its position among the options of the same
+    nodes, and the cost that is used for it.
+
+    key_of: function that returns the key by which options are grouped, such as their effect.
     """
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
@@ -237,10 +241,10 @@ def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], 
 def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Iterable[_ByFormat],
                      conversion: Callable[[str, Any, Any], float]
                      ) -> dict[int, Conversion]:
-    """Add a value's conversions; return them by variable.
+    """Add a value's conversions, and return the conversions by variable.
 
-    given: the states that write the value. readers: for each input that reads the value, the states
-    that read it there.
+    given: the states that write the value.
+    readers: for each input of a node that reads the value, the states that read the value there.
     """
     converted: dict[tuple[Any, Any], int] = {}
     for source in given:
@@ -272,15 +276,18 @@ class _Program:
     def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
         """Add a variable between 0 and 1, and return its index.
 
-        Variables of states are declared as integers. If they are 0 or 1, the other variables of an
-        optimal solution are also 0 or 1. extra: a cost that is not scaled.
+        Variables of states are declared as integers. If these variables are 0 or 1, the other
+        variables of an optimal solution are also 0 or 1.
+
+        cost: a cost that solution() scales.
+        extra: a cost that is not scaled.
         """
         self._variables.append((cost, extra, is_state))
         return len(self._variables) - 1
 
     def limit(self, variables: Iterable[int], low: float, high: float,
               less: Iterable[int] = ()) -> None:
-        """Add the constraint that a sum of variables minus a sum of others is in a range."""
+        """Add the constraint low <= sum of `variables` - sum of `less` <= high."""
         row = len(self._limits)
         self._limits.append((low, high))
         self._entries += [(row, variable, 1.0) for variable in variables]
@@ -289,7 +296,9 @@ class _Program:
     def solution(self, scale: float) -> np.ndarray:
         """Return the variables' values at minimum total cost.
 
-        Raises NoAssignmentError if there is no solution. scale: factor of the costs.
+        Raises NoAssignmentError if there is no solution.
+
+        scale: factor by which costs are multiplied.
         """
         # importing scipy.optimize takes a few tenths of a second
         from scipy import optimize, sparse

@@ -27,8 +27,8 @@ _SAMPLE_US = 1e4
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
     """Return whether a program is faster than another by more than the samples' spread.
 
-    The upper quartile of its times must be below the lower quartile of the other program's times.
-    False unless both programs run.
+    The upper quartile of the first program's times must be below the lower quartile of the other
+    program's times. Returns False unless both programs run.
     """
     return (time.timing is not None and other.timing is not None
             and time.timing.p75_us < other.timing.p25_us)
@@ -38,10 +38,10 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
                note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
     """Return the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache if it has all of them. Otherwise all programs are timed
-    together, with their samples interleaved, and the times are stored. If every program without a
-    stored time fails to run, the other programs keep their stored times. Programs that do not fit
-    into memory together with the others are timed after the others.
+    If the cache has the times of all programs, these times are returned. If not, all programs are
+    timed together, with their samples interleaved, and the times are stored. If every program
+    without a stored time fails to run, the other programs keep their stored times. Programs that do
+    not fit into memory together with the others are timed after the others.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
@@ -89,8 +89,8 @@ def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Coll
     """Return the times of programs that fit into memory together.
 
     The result also has the reasons why other programs do not run. A program is left out if the
-    others leave too little memory for it. Programs whose times are missing come first; if all of
-    these fail to run, no other program is timed.
+    programs before it leave too little memory for it. Programs whose times are missing come first.
+    If all of these fail to run, no other program is timed.
     """
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}

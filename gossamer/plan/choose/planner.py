@@ -1,9 +1,8 @@
 """Makes the program of a plan for a batch size.
 
 The program is either restored from stored choices, or chosen, checked against a tolerance, and
-compared with baseline plans from end to end. If nothing is measured, each layer takes its first
-algorithm in the first config, in the formats that move the fewest bytes, and writes packed values
-if it can.
+compared with baseline plans from end to end. If nothing is measured, each layer takes the first
+algorithm that supports it (see FirstChoices).
 """
 
 from __future__ import annotations
@@ -193,11 +192,12 @@ def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
 class FirstChoices:
     """Choices for a network without measurements.
 
-    Each layer takes the first algorithm that supports the problem, in its first config, with the
-    formats that move the fewest bytes, and packed values if it can write them. On devices that
-    compile kernels, algorithms on packed bits come first: in a network whose values are all packed,
-    they take a small fraction of the time of other algorithms. A layer that no algorithm of the
-    device supports runs on the host.
+    Each layer takes the first algorithm that supports the problem, in the algorithm's first config.
+    If a layer has packed inputs, algorithms that read these inputs without conversion are
+    preferred. The formats are those for which the fewest bytes of inputs must be converted; among
+    these, packed outputs are preferred. On devices that compile kernels, algorithms on packed bits
+    come first: in a network whose values are all packed, they take a small fraction of the time of
+    other algorithms. A layer that no algorithm of the device supports runs on the host.
 
     fusions: the fusions that the policy's `only` forces; if it forces none, the parts (see
     fusion.py) that a library for whole networks computes. All other layers are computed unfused.

@@ -101,10 +101,11 @@ def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restricti
 def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> str:
     """Return the plan to use.
 
-    Only plans that are equal to the fastest within noise are considered. The network as one part is
-    preferred, because other programs on the CPU slow this plan down most; without them, it would be
-    the fastest. The second preference is the plan with one thread, which leaves the other cores to
-    other programs; the third is the first plan.
+    Only plans that are equal to the fastest within noise are considered. The first preference is a
+    plan that computes the network as one part. Other programs on the CPU slow such a plan down
+    most; without other programs, the plan would be the fastest. The second preference is the plan
+    with one thread, which leaves the other cores to other programs. The third preference is the
+    first plan in `times`.
     """
     timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:
@@ -117,7 +118,10 @@ def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> 
 
 def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
          first: str) -> dict[str, Any]:
-    """Return a plan's row in the report. first: the first plan with the same program."""
+    """Return a plan's row in the report.
+
+    first: name of the first plan with the same program.
+    """
     timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
            "outcome": time.failure, "is_taken": plan == taken, "is_equal": False}

@@ -54,9 +54,8 @@ def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Return the versions of each algorithm in stored choices.
 
     These are the hash of the algorithm's source, and the versions of the libraries that it calls on
-    the device.
-
-    The keys are op and name. Algorithms that gossamer does not have are left out.
+    the device. The keys are the op and the name of each algorithm, separated by a space. Algorithms
+    that gossamer does not have are left out.
     """
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
@@ -72,9 +71,9 @@ class StoredChoices:
     path: the file that contains the choices; None if they were made in this process.
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
-    made_for: the input sizes for which the choices were made, if the network has other input sizes
-    now, so that a choice may not fit its layer; "" if the network still has these sizes.
-    threads: threads of a layer on the host, replacing those of the choices.
+    made_for: text that states the input sizes for which the choices were made; "" if the network
+    still has these sizes. If the network has other sizes, a choice may not fit the layer.
+    threads: number of threads of each layer on the host; None for the numbers in the choices.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
@@ -110,9 +109,9 @@ class StoredChoices:
         """Return a network's program, and notes for the user.
 
         A batch size that was not planned gets the choices of the planned batch size that is nearest
-        by ratio. If a choice does not fit the layer, another config of its algorithm is taken, or
-        else the first algorithm that supports the layer. Raises InputError if the choices of a
-        planned batch size cannot be used.
+        by ratio. If a choice does not fit the layer, another config of the chosen algorithm is
+        taken. If the algorithm does not support the layer, the first algorithm that does is taken.
+        Raises InputError if the choices of a planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
         planned = batch in self._choices and not self.made_for
@@ -154,7 +153,7 @@ class StoredChoices:
 
 def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
            outputs: Collection[str]) -> Iterator[Layer]:
-    """Yield planned parts whose layers all still exist."""
+    """Yield the planned parts of which all layers still exist."""
     by_name = {layer.name: layer for layer in layers}
     for step in steps:
         if step["op"] == PartProblem.op and by_name.keys() >= set(step["covers"]):
@@ -172,7 +171,7 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
               exact: bool) -> LayerChoice | str:
     """Return a layer's stored choice, or why it is unusable.
 
-    threads: threads of a layer on the host, replacing those of the choice.
+    threads: number of threads of the layer on the host; None for the number in the choice.
     exact: whether the choice may be used only if the layer's problem has the same key as the stored
     problem.
     """
@@ -219,10 +218,10 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Devic
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
-    """Return the first variant of the preferred or another algorithm.
+    """Return the choice of the preferred algorithm's first variant.
 
     If the preferred algorithm does not support the layer, the first algorithm that does is taken.
-    The layer runs on the host if no algorithm of the device supports it.
+    If no algorithm of the device supports the layer, the layer runs on the host.
     """
     space = Space.unmeasured()
     able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)

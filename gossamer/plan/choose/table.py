@@ -44,7 +44,7 @@ shape, formats and facts share one measurement."""
 _NONE = WeightsInfo()
 _FEW_FLOPS = 2**26
 """Maximum number of floating-point operations of a small network. Such a network takes about one
-millisecond, a considerable part of which is copies and library calls."""
+millisecond. Copies and library calls take a considerable part of this time."""
 IN_PLACE_SHARE = 0.01
 """Cost of a layer that is likely to copy nothing, as a share of its time. It is not 0, so that the
 fastest of the layer's candidates is taken in case the layer does copy."""
@@ -54,11 +54,11 @@ class Table:
     """Candidates of layers and fusions, and conversion costs.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
-    wherever it can be used; other layers take other algorithms. Some layers can be computed both by
-    dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
-    zeros if the layer's sparsity is above `sparse_threshold`, and otherwise a dense algorithm;
-    times of dense algorithms are not compared with times of algorithms that skip zeros. With
-    `unfused` there are no fusions.
+    wherever it can be used; other layers take other algorithms. `sparse_threshold` decides about
+    layers that can be computed both by dense algorithms and by algorithms that skip zeros. If the
+    sparsity of such a layer is above the threshold, the layer takes an algorithm that skips zeros.
+    If not, it takes a dense algorithm. Times of the two kinds of algorithms are then not compared.
+    With `unfused` there are no fusions.
     less_precise: names of the layers and fusions that may be less precise than float32 if the tuner
     allows lower precision; None stands for all.
     of_layers: the layers in order, each with its candidates; a reshape has none.
@@ -89,7 +89,10 @@ class Table:
         return [*self.of_layers, *self.of_fusions]
 
     def listed(self) -> list[MeasuredLayer]:
-        """List the layers and, time permitting, the fusions to measure."""
+        """List and return the layers and fusions to measure.
+
+        Fusions are left out if the tuner's time is over.
+        """
         network = self.network
         self.of_layers = [self._node(layer) for layer in network.layers]
         if not (self.policy.unfused or self.tuner.is_over):
@@ -110,16 +113,16 @@ class Table:
         return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
-        """Set each node's candidates to those that are measured so far."""
+        """Set each node's candidates to those that the tuner has found so far."""
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
 
     def finish(self) -> None:
         """Set the candidates after all are measured.
 
-        If none of a layer's candidates that the policy asks for works, candidates of other
-        algorithms are measured. For each part, the time that the library takes for each of the
-        part's layers is measured.
+        The policy may ask for certain algorithms. If none of their candidates works for a layer,
+        candidates of other algorithms are measured. For each part, the library's time for each
+        layer of the part is also measured.
         """
         policy = self.policy
         self.refresh()
@@ -166,8 +169,8 @@ class Table:
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
         """Return the cost of a format conversion in microseconds.
 
-        The cost is the measured time, or a lower bound until it is measured. Infinite if no
-        algorithm supports the conversion.
+        The cost is the measured time, or a lower bound until the conversion is measured. It is
+        infinite if no algorithm supports the conversion.
         """
         change = self._change(value, source, target)
         if change not in self._conversions:
@@ -245,9 +248,9 @@ class Table:
                              self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Return candidates, excluding those that are too imprecise.
+        """Return the candidates, and mark those that are too imprecise as excluded.
 
-        If the layer must be as precise as float32, less precise candidates are excluded.
+        If the layer must be as precise as float32, less precise candidates are marked.
         """
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates

@@ -79,9 +79,10 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 def _needed(state: LowerState) -> list[Layer]:
     """Return the layers without unnecessary reshapes and transpositions.
 
-    A reshape or transposition is unnecessary if all layers that need its result read its input
-    instead. For example, a matrix product can read the result of another product before this result
-    is reshaped to more dimensions, and a product can transpose an operand itself.
+    A reshape or transposition is unnecessary if no layer reads its result, because all layers that
+    need the result read the input of the reshape or transposition. For example, a matrix product
+    can read the result of another product before this result is reshaped to more dimensions, and a
+    product can transpose an operand itself.
     """
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
@@ -93,8 +94,8 @@ def _needed(state: LowerState) -> list[Layer]:
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
     """Return the floating-point operations of each node by its name.
 
-    These are the operations of the problems of the node's layers. Raises UnsupportedError as
-    lower() does.
+    A node's operations are the operations of all layers that are made from the node. Raises
+    UnsupportedError as lower() does.
     """
     state = LowerState(static, WeightsStore(), {})
     flops = {}
@@ -404,7 +405,8 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
     """Raise TypeError unless the rules match the static ops.
 
-    The error names ops of static graphs without a rule, and rules for ops that no static graph has.
+    The error names the ops that have no rule although static graphs may contain them, and the rules
+    for ops that no static graph contains.
     """
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (

@@ -56,8 +56,8 @@ class LowerState:
     def weight(self, name: str) -> np.ndarray | None:
         """Return a constant that all batch sizes share, or None.
 
-        The batch sizes share the constant's packed forms, too. None for a value computed at run
-        time, and for a constant that exists only at this batch size.
+        The batch sizes also share the packed forms of the constant. Returns None for a value that
+        is computed at run time, and for a constant that exists only at this batch size.
         """
         return self.static.graph.constants.get(name)
 
@@ -106,7 +106,7 @@ class LowerState:
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
         """Return the value facts of a problem's run-time inputs.
 
-        Empty if no input is known to have few distinct values.
+        The result is empty if no input is known to have few distinct values.
         """
         facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
@@ -114,8 +114,8 @@ class LowerState:
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
         """Return the facts of values with few distinct values, by the values' names.
 
-        These facts say whether a value may be NaN, because conversions depend on it. The facts in
-        problems do not say so.
+        These facts state whether a value may be NaN, because conversions depend on this. The facts
+        in problems do not state this.
         """
         return {name: replace(facts, nan=self._facts[name].nan) for name in names
                 if (facts := self.stated(name)) != REAL}
@@ -125,7 +125,7 @@ class LowerState:
         return shared_facts(replace(self._facts.get(name, REAL), nan=False))
 
     def transposed(self, node: Node, name: str) -> str:
-        """Add a transposed copy of a matrix; return its name."""
+        """Add a transposed copy of a matrix; return the name of the copy."""
         target = f"{name} transposed for {node.name}"
         source = self.spec(name)
         self.add(node, copy_problem.transpose(source, (1, 0)), [name], outputs=[target],
@@ -152,7 +152,7 @@ class LowerState:
         return self._matrices[name]
 
     def define_matrix(self, name: str) -> str:
-        """Add a value reshaped to a matrix; return its name."""
+        """Define the matrix to which a value is reshaped; return the name of the matrix."""
         spec = self.spec(name)
         matrix = self._matrices[name] = f"rows of {name}"
         self.define(matrix, (math.prod(spec.shape[:-1]), spec.shape[-1]), spec.dtype)
@@ -173,7 +173,7 @@ class LowerState:
             facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
-        """Return the node's epilogue, its run-time operands and its constants."""
+        """Return a node's epilogue, and the epilogue's run-time operands and constants."""
         expression: Expression = node.attributes.get("epilogue") or identity()
         kinds, values, weights = [], [], {}
         for index, name in enumerate(node.inputs[2:]):
@@ -225,8 +225,8 @@ def _dense_groups(nonzero: np.ndarray) -> float:
 class GivenInputs:
     """A network's inputs in the callers' formats, at one batch size.
 
-    layers: for each input that callers pass in a format of their own, the layer that computes the
-    input from the caller's tensor.
+    layers: for each input that has an InputFormat, the layer that computes the input from the
+    caller's tensor.
     specs: the spec of each caller's tensor, by the tensor's name.
     names: for each tensor that a layer converts, the name of the input, by the tensor's name.
     """
