@@ -54,12 +54,15 @@ class SharedMemory:
         self.descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
         self._map = mmap.mmap(descriptor, 0)
+        # a core dump would allocate the whole address range
+        self._map.madvise(mmap.MADV_DONTDUMP)
         self._address = int(np.frombuffer(self._map, np.uint8, 1).ctypes.data)
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._sizes: list[int] = []
         self._end = 0
         self._free: dict[int, list[int]] = {}
+        self._is_released = False
 
     @staticmethod
     def is_supported() -> bool:
@@ -96,6 +99,13 @@ class SharedMemory:
         block = bisect_right(self._starts, start) - 1
         return Place(self._starts[block], self._sizes[block], start)
 
+    def release(self) -> None:
+        """Return the memory of free blocks to the system, now and whenever a block becomes free."""
+        self._is_released = True
+        for size, starts in tuple(self._free.items()):
+            for start in tuple(starts):
+                self._map.madvise(mmap.MADV_REMOVE, start, size)
+
     def _new_block(self, size: int) -> int:
         if self._end + size > _MOST_BYTES:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -112,6 +122,8 @@ class SharedMemory:
         # do not take the lock: the garbage collector may call this function in a thread that
         # already holds the lock
         self._free.setdefault(size, []).append(start)
+        if self._is_released:
+            self._map.madvise(mmap.MADV_REMOVE, start, size)
 
 
 def _block_size(nbytes: int) -> int:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,9 @@ _COPIERS = 8
 """Maximum number of threads that copy callers' arrays to shared memory."""
 _PART_BYTES = 2**20
 """Minimum number of bytes that each thread copies."""
+STARTING = threading.RLock()
+"""Lock that is held while a process is started. A fork waits for this lock: the child would inherit
+the files of the started process, whose end this process could then not see."""
 _ENDS_SECONDS = 5.0
 """Maximum time in seconds to wait for the end of a process after its channel was closed."""
 
@@ -131,7 +134,8 @@ class GroupArrays:
         found = []
         for spec, array in zip(form.inputs, arrays, strict=True):
             place = None
-            if array.dtype == spec.stored_dtype and array.shape == spec.stored_shape:
+            if (isinstance(array, np.ndarray) and array.dtype == spec.stored_dtype
+                    and array.shape == spec.stored_shape):
                 place = self.memory.place(array)
             found.append(self._copied(array, spec) if place is None else (array, place))
         return found
@@ -152,12 +156,16 @@ class GroupArrays:
         return target, place
 
     def close(self) -> None:
-        """End the threads that copy, and close the files for processes; arrays stay valid."""
+        """End the threads that copy, and free files and memory; arrays in use stay valid."""
         self._copiers.shutdown(wait=False)
+        forms = tuple(self._forms.values())
         for shared in (*self._networks.values(),
-                       *(each for form in tuple(self._forms.values())
-                         for each in form.choices.values())):
+                       *(each for form in forms for each in form.choices.values())):
             shared.close()
+        for form in forms:
+            form.free.clear()
+            form.lanes.clear()
+        self.memory.release()
 
 
 class Batch:
@@ -223,19 +231,22 @@ class ProcessMember(Member):
         """
         network, memory = arrays.network(self.plan), arrays.memory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        self.channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # the last line that a process writes to stderr becomes part of the error's message; with
-        # GOSSAMER_DEBUG, the process writes to the stderr of this process instead
-        self._said = None if debug.level() else tempfile.TemporaryFile()  # noqa: SIM115
-        with other:
-            # with -P, Python does not add the working directory to sys.path; in a separate process
-            # group, the process receives no keyboard interrupts
-            self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {WORKER} import work; work()",
-                 str(other.fileno()), str(memory.descriptor)],
-                env={**variables, **os.environ, "PYTHONPATH": folders}, process_group=0,
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
-                pass_fds=(other.fileno(), memory.descriptor))
+        with STARTING, ExitStack() as stack:
+            self.channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(self.channel)
+            # the last line that a process writes to stderr becomes part of the error's message;
+            # with GOSSAMER_DEBUG, the process writes to the stderr of this process instead
+            self._said = None if debug.level() else stack.enter_context(tempfile.TemporaryFile())
+            with other:
+                # with -P, Python does not add the working directory to sys.path; in a separate
+                # process group, the process receives no keyboard interrupts
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-P", "-c", f"from {WORKER} import work; work()",
+                     str(other.fileno()), str(memory.descriptor)],
+                    env={**variables, **os.environ, "PYTHONPATH": folders}, process_group=0,
+                    stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said,
+                    pass_fds=(other.fileno(), memory.descriptor))
+            stack.pop_all()
         self._known = set()
         policy = self.plan.policy
         self._send(("open", self.calls.device.name, network.path,
@@ -285,13 +296,17 @@ class ProcessMember(Member):
         said = f": {lines[-1]}" if lines else ""
         return f"the process of {self.calls.device.name} {how}{said}"
 
+    def kill(self) -> None:
+        """Kill the process."""
+        self.is_ready = False
+        if self._popen is not None and self._popen.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+
     def stop(self) -> None:
         """Kill the process, wait for its end, and close its files."""
-        self.is_ready = False
+        self.kill()
         if self._popen is not None:
-            if self._popen.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.wait()
             self.forget()
 

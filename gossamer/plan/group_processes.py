@@ -37,7 +37,13 @@ from gossamer.errors import (
     OutOfMemoryError,
 )
 from gossamer.io.shared_memory import SharedMemory
-from gossamer.plan.group_process import Form, GroupArrays, ProcessLanes, ProcessMember
+from gossamer.plan.group_process import (
+    STARTING,
+    Form,
+    GroupArrays,
+    ProcessLanes,
+    ProcessMember,
+)
 from gossamer.plan.group_tasks import Changed, ProcessWork, Task
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.calls import Calls, form_of
@@ -58,6 +64,9 @@ _MOST_DEATHS = 2
 maximum because the batch itself may be the reason."""
 _MOST_KNOWN = 64
 """Maximum number of batch forms (see form_of()) that are remembered."""
+_MOST_DEPTH = 32
+"""Maximum number of batches in progress on each device. A socket holds more messages than these
+batches need, so that neither end waits while it sends."""
 _CALLS_DEPTH = 3
 """Maximum number of calls in progress on each device."""
 
@@ -103,7 +112,6 @@ class DeviceProcesses(Members):
         self._calling: ProcessWork | None = None
         self._thread: threading.Thread | None = None
         self._problem: Exception | None = None
-        self._failed = False
         self._warned: set[str] = set()
         CLOSED_AT_EXIT.add(self)
         _GROUPS.add(self)
@@ -156,13 +164,16 @@ class DeviceProcesses(Members):
 
     def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
              sizes: int = 2) -> ProcessWork:
-        return ProcessWork(self, next_task, depth)
+        return ProcessWork(self, next_task, min(depth, _MOST_DEPTH))
 
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        if threading.current_thread() is self._thread:
+            raise InputError(f"{self._name}: a callback of a result cannot call the group, whose "
+                             "thread runs the callback; submit the call, or use another thread")
         result: Future[Any] = Future()
         task = BatchTask(self._checked(self.all[0].calls.in_order(inputs, named), None),
                          result)
-        with self.changed:
+        with self.changed.lock:
             if self._calling is None:
                 self._calling = ProcessWork(
                     self, lambda _: self._calls.popleft() if self._calls else None, _CALLS_DEPTH)
@@ -181,15 +192,15 @@ class DeviceProcesses(Members):
 
     def add(self, source: ProcessWork) -> None:
         """Begin to compute the tasks of a ProcessWork."""
-        with self.changed:
+        with self.changed.lock:
             if self._problem is not None:
-                source.fail_all(self.all[0], self._problem)
+                source.fail_all(self.usable[0], self._problem)
                 return
             self._sources.append(source)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gossamer-group",
-                                                daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gossamer-group", daemon=True)
+                thread.start()
+                self._thread = thread
             self.changed.wake()
 
     def notify(self, source: ProcessWork) -> None:
@@ -198,23 +209,23 @@ class DeviceProcesses(Members):
         The tasks fail if the group is closed or has failed. The caller holds the lock `changed`.
         """
         if self._problem is not None:
-            source.fail_all(self.all[0], self._problem)
+            source.fail_all(self.usable[0], self._problem)
         elif self.changed.takes_tasks:
             self.changed.wake()
 
     def wait_for(self, source: ProcessWork) -> None:
         """Wait until all tasks of a ProcessWork are done, after its end() was called."""
-        with self.changed:
+        with self.changed.lock:
             is_added = source in self._sources
         if is_added and self._thread is not threading.current_thread():
             source.is_done.wait()
 
     def end(self) -> None:
         """Tell the thread to end all processes, and return at once."""
-        with self.changed:
+        with self.changed.lock:
             self._problem = self._problem or InputError(
-                f"{self._name}: the plan is closed; make another one, or call it before "
-                "group.close() or the end of its with block")
+                f"{self._name}: the group is closed; make another group, or move this call before "
+                "group.close() and inside the group's with block")
             self._known.clear()
             self.changed.wake()
 
@@ -228,6 +239,7 @@ class DeviceProcesses(Members):
 
     def forgotten(self) -> None:
         """Make the group unusable in a forked child, because its processes belong to the parent."""
+        CLOSED_AT_EXIT.discard(self)
         self.changed.free()
         self._thread = None
         self._sources.clear()
@@ -289,7 +301,6 @@ class DeviceProcesses(Members):
         The last device is not left out.
         """
         member.error = error
-        self._failed = True
         if member.pid is not None:
             self._drop(member)
             member.stop()
@@ -300,8 +311,7 @@ class DeviceProcesses(Members):
         """Begin as many tasks as the processes can take, and drop sources without tasks."""
         self.changed.takes_tasks = True
         while True:
-            if self._failed:
-                self._fail_hopeless()
+            self._fail_hopeless()
             while (found := self._next()) is not None:
                 self._begin(*found)
             if not self._drop_done():
@@ -326,7 +336,7 @@ class DeviceProcesses(Members):
         if not ready:
             return None
         member = min(ready, key=lambda member: len(self._tasks[member]))
-        with self.changed:
+        with self.changed.lock:
             for source in self._sources:
                 if len(self._tasks[member]) < source.depth and (
                         taken := source.next_task(member)) is not None:
@@ -380,7 +390,6 @@ class DeviceProcesses(Members):
             if task.error is None and any(other is not member and other.error is None
                                           for other in self._processes):
                 task.failed, task.error = member, error
-                self._failed = True
                 self._again.append(task)
                 return
             error = task.error or error
@@ -417,7 +426,7 @@ class DeviceProcesses(Members):
 
         Returns whether a task was found that a process can begin.
         """
-        with self.changed:
+        with self.changed.lock:
             for source in tuple(self._sources):
                 if not source.is_over or source.in_progress:
                     continue
@@ -449,15 +458,17 @@ class DeviceProcesses(Members):
     def _end_all(self) -> None:
         """End the processes, and fail all tasks."""
         for member in self._processes:
+            member.kill()
+        for member in self._processes:
             self._again.extend(self._tasks[member].values())
             member.stop()
         assert self._problem is not None
         for task in self._again:
             task.fail(self._problem)
-        with self.changed:
+        with self.changed.lock:
             while self._sources:
                 source = self._sources.popleft()
-                source.fail_all(self.all[0], self._problem)
+                source.fail_all(self.usable[0], self._problem)
                 source.is_done.set()
         self.arrays.close()
 
@@ -467,9 +478,11 @@ _GROUPS: weakref.WeakSet[DeviceProcesses] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    STARTING.release()
     for group in list(_GROUPS):
         group.forgotten()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release,
+                        after_in_child=_after_fork)

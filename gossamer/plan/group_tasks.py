@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from gossamer.errors import DeviceError
 from gossamer.plan.group_process import Batch, ProcessMember
@@ -17,6 +17,8 @@ from gossamer.plan.run.device_workers import BatchTask, Collect, Member
 class Changed:
     """A lock, and an event that wakes the thread of a group.
 
+    lock: the lock, which is used directly: in methods of a class in Python, Ctrl-C could leave it
+    locked.
     takes_tasks: whether a new task must wake the thread. False if no device can take another task,
     or if the thread was already woken.
     """
@@ -33,13 +35,7 @@ class Changed:
         After a fork, the old lock may be held by a thread that does not exist in the child.
         """
         # reentrant, because the garbage collector may end a stream or a group at any time
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock = threading.RLock()
 
     def wake(self) -> None:
         """Wake the thread."""
@@ -114,13 +110,17 @@ class ProcessWork:
 
     def __init__(self, group: Group, next_task: Callable[[Member], BatchTask | None],
                  depth: int) -> None:
-        self.changed = group.changed
         self.next_task = next_task
         self.depth = depth
         self.in_progress = 0
         self.is_over = False
         self.is_done = threading.Event()
         self._group = group
+
+    @property
+    def changed(self) -> Any:
+        """The lock of the group."""
+        return self._group.changed.lock
 
     def notify(self, tasks: int = 1) -> None:
         """Say that next_task may return more tasks; the caller holds `changed`."""
@@ -134,7 +134,7 @@ class ProcessWork:
         """Say that there are no more tasks."""
         with self.changed:
             self.is_over = True
-            self.changed.wake()
+            self._group.changed.wake()
 
     def close(self) -> None:
         """End the work, and wait until all tasks are done."""

@@ -29,7 +29,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceLostError, GossamerError, OutOfMemoryError, cut
+from gossamer.errors import DeviceError, DeviceLostError, GossamerError, OutOfMemoryError, cut
 from gossamer.io.shared_memory import Place, SharedMemory
 from gossamer.io.shared_object import load
 from gossamer.model.graph import Graph
@@ -152,7 +152,8 @@ def _portable(error: Exception) -> Exception:
     if isinstance(error, GossamerError):
         with suppress(Exception):
             return pickle.loads(pickle.dumps(type(error)(text)))
-    return GossamerError(f"{type(error).__name__}: {text}")
+    kind = DeviceError if isinstance(error, DeviceError) else GossamerError
+    return kind(f"{type(error).__name__}: {text}")
 
 
 def _received(channel: socket.socket, *, wait: bool) -> Any:

@@ -95,3 +95,24 @@ def test_memory_that_the_system_lacks_is_an_error(monkeypatch: pytest.MonkeyPatc
     del array
     gc.collect()
     assert memory.empty((2**19,), np.uint8)[1].block == 0
+
+
+def test_released_memory_goes_back_to_the_system() -> None:
+    memory = SharedMemory()
+    free, kept = (memory.empty((4 * 2**20,), np.uint8)[0] for _ in range(2))
+    kept[...] = 5
+    del free
+    gc.collect()
+    memory.release()
+    assert os.fstat(memory.descriptor).st_blocks * 512 < 5 * 2**20
+    assert (kept == 5).all()
+    del kept
+    gc.collect()
+    assert os.fstat(memory.descriptor).st_blocks * 512 < 2**20
+
+
+def test_core_dumps_leave_the_memory_out() -> None:
+    memory = SharedMemory()
+    with open("/proc/self/smaps", encoding="ascii") as file:
+        mappings = file.read().split(f"{memory._address:x}-")[1].split("VmFlags:")[1]
+    assert "dd" in mappings.splitlines()[0].split()

@@ -315,11 +315,52 @@ def test_a_closed_group_computes_nothing(tmp_path: Path) -> None:
     group.close()
     group.close()
     assert not any(map(runs, ids))
-    with pytest.raises(InputError, match="the plan is closed"):
+    with pytest.raises(InputError, match="the group is closed"):
         list(stream)
     for use in (group, lambda x: group.stream([x]), lambda x: group.pinned(1)):
-        with pytest.raises(InputError, match="the plan is closed"):
+        with pytest.raises(InputError, match="is closed"):
             use(images(1))
+
+
+def test_a_callback_cannot_call_the_group(tmp_path: Path) -> None:
+    """The thread of the group runs it, and would wait for itself."""
+    with started(made(tmp_path)) as group, Batcher(group, most=2) as batcher:
+        errors: list[str] = []
+
+        def call(_: Any) -> None:
+            with pytest.raises(InputError) as info:
+                group(images(1))
+            errors.append(str(info.value))
+
+        batcher.submit(images(1)).add_done_callback(call)
+        until(lambda: bool(errors))
+        assert "a callback of a result cannot call the group" in errors[0]
+        assert_close(group(images(1)), expected(images(1)))
+
+
+def test_requests_fail_after_the_first_device_was_left_out(tmp_path: Path) -> None:
+    with started(made(tmp_path)) as group:
+        first = processes(group)._processes[0]
+        with pytest.warns(GossamerWarning, match="left out"):
+            for _ in range(2):
+                until(lambda: first.is_ready and first.pid is not None)
+                pid = first.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                until(lambda pid=pid: not runs(pid))
+                group(images(1))
+            until(lambda: bool(first.problem))
+        batcher = Batcher(group, most=2)
+        assert_close(batcher.submit(images(1)).result(), expected(images(1)))
+        group.close()
+        with pytest.raises(InputError, match="closed"):
+            batcher.submit(images(1)).result(SECONDS)
+        batcher.close()
+
+
+def test_a_deep_stream_does_not_wait_for_itself(shared: PlanGroup) -> None:
+    given = [images(1, seed % 7) for seed in range(900)]
+    check(given, shared.stream(given, depth=400))
 
 
 def test_a_group_that_was_never_used_has_no_process(tmp_path: Path) -> None:

@@ -280,8 +280,9 @@ class BatchTask:
 class Work(Protocol):
     """Tasks that several devices compute."""
 
-    changed: Any
-    """A lock that is held while next_task is called."""
+    @property
+    def changed(self) -> Any:
+        """A lock that is held while next_task is called."""
 
     def notify(self, tasks: int = 1) -> None:
         """Say that next_task may return more tasks; the caller holds `changed`."""
@@ -440,5 +441,8 @@ the process aborts."""
 
 @atexit.register
 def _close_all() -> None:
-    for each in list(CLOSED_AT_EXIT):
+    closing = list(CLOSED_AT_EXIT)
+    for each in closing:
+        each.end()  # an object may wait for tasks that only the end of another one fails
+    for each in closing:
         each.close()
