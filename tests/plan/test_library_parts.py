@@ -179,12 +179,13 @@ def branches() -> onnx.ModelProto:
     """Returns a network with a branch beside its middle."""
     node = helper.make_node
     return model(
-        [node("Conv", ["x", "w0"], ["a"], "first"), node("Conv", ["a", "w1"], ["b"], "left"),
+        [node("Conv", ["x", "w0"], ["a"], "first"),
+         node("Conv", ["a", "w1"], ["b"], "left", pads=[1, 1, 1, 1]),
          node("Conv", ["a", "w2"], ["c"], "right"),
          node("Concat", ["b", "c"], ["d"], "join", axis=1),
          node("Conv", ["d", "w3"], ["y"], "last")],
         {"x": ["N", 3, 6, 5]}, {"y": 4},
-        {"w0": weights(4, 3, 3, 3), "w1": weights(4, 4, 1, 1), "w2": weights(4, 4, 1, 1, seed=1),
+        {"w0": weights(4, 3, 3, 3), "w1": weights(4, 4, 3, 3), "w2": weights(4, 4, 1, 1, seed=1),
          "w3": weights(2, 8, 1, 1)})
 
 

@@ -64,8 +64,9 @@ class Batched(KernelBackprop):
         if problem.networks * most > _LARGEST_GRID:
             return f"it supports at most {_LARGEST_GRID // most} networks"
         if not _layouts_of(problem, device, "fp32"):
-            return ("the weights, sums and samples do not fit into the shared memory of at most "
-                    f"{most} work-groups, {device.limits.shared_bytes_opt_in} bytes each")
+            return ("the weights, sums and samples do not fit into the "
+                    f"{device.limits.shared_bytes_opt_in} bytes of shared memory of each of at "
+                    f"most {most} work-groups")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:

@@ -161,7 +161,7 @@ def test_what_is_concatenated_in_place_counts_once(tmp_path: Path) -> None:
     signs = {name: np.sign(weights(64, 64, 3, 3, seed=seed)) for seed, name in enumerate("vw")}
     nodes = [node("Sign", ["x"], ["signs"], "signs"),
              node("Conv", ["signs", "v"], ["a"], "first", pads=[1, 1, 1, 1]),
-             node("Conv", ["signs", "w"], ["b"], "second", pads=[1, 1, 1, 1]),
+             node("Conv", ["signs", "w"], ["b"], "second", pads=[2, 2, 2, 2], dilations=[2, 2]),
              node("Concat", ["a", "b"], ["y"], "both", axis=1)]
     proto = model(nodes, {"x": ["N", 64, 8, 8]}, {"y": 4}, signs)
     plan = packed_plan(str(save(proto, tmp_path)), find("host"))

@@ -38,8 +38,9 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
         in_fours(values, [&](float4 &four, int v) {         \
             EPILOGUE4(four, (channel) + v, (index) + v)     \
         });                                                 \
-        UNROLL for (int v = 0; v < (count) % 4; v++)        \
+        UNROLL for (int v = 0; v < (count) % 4; v++) {      \
             EPILOGUE(values[v], (channel) + v, (index) + v) \
+        }                                                   \
     }
 
 /* Stores `count` values: 8, 4, 2 or 1 as 16-bit floats, or 4, 2 or 1 as floats. The address must be
