@@ -232,7 +232,8 @@ def _choice(trainings: Sequence[NetworkTraining], splits: Sequence[Split]
     problem = first.settings.problem(len(split.data.x), len(split.rows), len(trainings),
                                      split.data.weights is not None)
     decay = any(training.settings.weight_decay for training in trainings)
-    return problem, choose(problem.like(split.data.x, decay), device, None, first.algorithm)
+    return problem, choose(problem.like(split.data.x, decay), device, None, first.algorithm,
+                           first.precision)
 
 
 def train_elsewhere(path: tuple[str, int], trainings: Sequence[NetworkTraining]) -> tuple[
