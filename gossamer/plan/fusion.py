@@ -28,6 +28,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
+from gossamer.plan.row_groups import row_groups
 
 WHOLE = "whole network"
 """Name of the part that consists of all layers of a network."""
@@ -42,8 +43,9 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Return the fusions of a network, each as one layer.
 
-    The ops of a fusion's layers match a pattern of an algorithm, and the algorithm recognises the
-    fusion. Layers that match several patterns are returned once.
+    The ops of a fusion's layers match a pattern of an algorithm, or the layers form a row
+    expression. In both cases, an algorithm recognises the fusion. Layers that match several
+    patterns are returned once.
 
     outputs: names of the network's outputs.
     """
@@ -57,16 +59,40 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for start in range(len(layers)):
         for pattern in patterns:
             found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
-    fusions = []
-    for indices in found:
-        if not _is_read_too_early(layers, readers, indices):
-            covered = [layers[index] for index in indices]
-            fusions.append(joined(
-                covered, _read_elsewhere(layers, readers, indices, outputs), FusionProblem,
-                " + ".join(layer.name for layer in covered), density=_density(covered),
-                source=" and ".join(layer.source or layer.name for layer in covered)))
-    return [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
+    fusions = [_fusion(layers, readers, indices, outputs) for indices in found]
+    recognised = [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
+    return recognised + _row_expressions(layers, readers, outputs)
 
+
+def _fusion(layers: Sequence[Layer], readers: dict[str, list[int]], indices: tuple[int, ...],
+            outputs: Collection[str]) -> Layer | None:
+    """Return the fusion of the layers with the given indices; None if they cannot be one step."""
+    if _is_read_too_early(layers, readers, indices):
+        return None
+    covered = [layers[index] for index in indices]
+    return joined(covered, _read_elsewhere(layers, readers, indices, outputs), FusionProblem,
+                  " + ".join(layer.name for layer in covered), density=_density(covered),
+                  source=" and ".join(layer.source or layer.name for layer in covered))
+
+
+def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
+                     outputs: Collection[str]) -> list[Layer]:
+    """Return the fusions that are row expressions, at most one for each reduction.
+
+    Of the layers that may follow a reduction in its row expression, as many are taken as form one.
+    """
+    fusions: list[Layer] = []
+    covered: set[int] = set()
+    for start, layer in enumerate(layers):
+        if layer.op != "reduce" or start in covered:
+            continue
+        for indices in row_groups(layers, readers, start, outputs):
+            fusion = _fusion(layers, readers, indices, outputs)
+            if fusion is not None and recognising(fusion):
+                fusions.append(fusion)
+                covered.update(indices)
+                break
+    return fusions
 
 def recognising(fusion: Layer) -> Sequence[Algorithm]:
     """Return the algorithms that recognise a fusion or part.
@@ -79,7 +105,7 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
     assert isinstance(problem, FusionProblem)
     ops = tuple(part.op for part in problem.parts)
     return [algorithm for algorithm in fusion_algorithms()
-            if ops in algorithm.patterns and algorithm.recognises(problem)]
+            if algorithm.matches(ops) and algorithm.recognises(problem)]
 
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -19,13 +19,17 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 
     patterns: the kinds of fusion that the algorithm may compute. Each pattern lists the ops of the
     layers in order; each layer reads a result of the previous layer. supports() is called for
-    fusions that match a pattern and for which recognises() returns True.
+    fusions whose ops match and for which recognises() returns True.
 
     The exits of a fusion are the values that layers outside the fusion read.
     """
 
     op: ClassVar[str] = "fused"
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
+
+    def matches(self, ops: Sequence[str]) -> bool:
+        """Return whether layers of these ops, in order, may be of the algorithm's kinds."""
+        return tuple(ops) in self.patterns
 
     def recognises(self, problem: FusionProblem) -> bool:
         """Return whether the layers are of the kind that the algorithm computes.

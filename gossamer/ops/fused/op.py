@@ -23,12 +23,14 @@ from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.pointwise_pair import PointwisePairMma
 from gossamer.ops.fused.popcount_chain import PopcountChain
 from gossamer.ops.fused.problem import FusionProblem, reference
+from gossamer.ops.fused.row_expression import RowExpressionFusion
 from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
     PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
+    RowExpressionFusion(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())
 

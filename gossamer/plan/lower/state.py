@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.expression import Composer, Expression, ExpressionStep, apply, identity
 from gossamer.facts import REAL, ValueFacts, are_scaled_signs
 from gossamer.model.graph import Node, StaticGraph, names_of, unused_name
 from gossamer.model.input_format import InputFormat
@@ -187,7 +187,12 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """Add a layer that evaluates an expression of values and constants."""
+        """Add a layer that evaluates an expression of values and constants.
+
+        A constant of one element that exists only at this batch size becomes part of the
+        expression.
+        """
+        operands, expression = self._with_numbers(operands, expression)
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
@@ -197,6 +202,22 @@ class LowerState:
         problem = ElementwiseProblem(tuple(self.spec(name) for name in operands), expression,
                                      dtypes, constants, facts=self.facts(values), result=result)
         self.add(node, problem, values, weights)
+
+
+    def _with_numbers(self, operands: Sequence[str],
+                      expression: Expression) -> tuple[list[str], Expression]:
+        """Return an expression with the numbers that only this batch size has, and its operands."""
+        def number(name: str) -> np.ndarray | None:
+            array = self.constant(name) if self.weight(name) is None else None
+            return array if array is not None and array.dtype == np.float32 and (
+                array.ndim == 0) else None
+
+        if len(operands) < 2 or all(number(name) is None for name in operands):
+            return list(operands), expression
+        composer = Composer()
+        values = [composer.operand_or_constant(name, number(name)) for name in operands]
+        outputs = composer.inline(expression, values)
+        return composer.build(*outputs) if composer.operands else (list(operands), expression)
 
 
 def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:

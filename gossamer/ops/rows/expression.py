@@ -1,0 +1,165 @@
+"""Row expressions, independent of layouts and devices.
+
+A tensor whose dimensions are either kept or reduced consists of rows: a row has the elements that
+differ only in their positions along the reduced dimensions. A row expression computes one or
+several reductions of each row, one after another, and then a result for each element or for each
+row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gossamer.expression import Expression
+from gossamer.hashed_once import HashedOnce
+from gossamer.tensor import TensorSpec
+
+Axes = tuple[tuple[int, ...], ...]
+"""For each axis of a tensor, the dimensions of a row expression that the axis consists of, outermost
+first. An axis of size 1, along which the tensor is broadcast, consists of no dimension."""
+
+
+@dataclass(frozen=True)
+class RowOperand:
+    """A tensor that a row expression reads, broadcast along the dimensions that are not in `axes`.
+
+    name: name of a constant in the weights; empty for a run-time input.
+    number: index of the run-time input; 0 for a constant.
+    """
+
+    axes: Axes
+    name: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A reduction of a row expression, or its result.
+
+    kind: "mean", "max" or "sum"; "" for the result.
+    reads: for each input of the expression, the index of an operand, or -1 - i for the result of
+    reduction i.
+    """
+
+    kind: str
+    reads: tuple[int, ...]
+    expression: Expression
+
+
+@dataclass(frozen=True)
+class RowExpression(HashedOnce):
+    """Reductions over the same dimensions, and a result.
+
+    sizes: sizes of the dimensions.
+    reduced: indices of the reduced dimensions.
+    operands: the tensors that are read.
+    phases: the reductions in order, followed by the result. A phase may read the results of earlier
+    reductions.
+    target: dimensions of the result's axes. If no dimension is reduced, there is one result per row.
+    """
+
+    sizes: tuple[int, ...]
+    reduced: frozenset[int]
+    operands: tuple[RowOperand, ...]
+    phases: tuple[Phase, ...]
+    target: Axes
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the dimensions that are not reduced."""
+        return tuple(dim for dim in range(len(self.sizes)) if dim not in self.reduced)
+
+    @property
+    def length(self) -> int:
+        """Number of elements of a row."""
+        return math.prod(self.sizes[dim] for dim in self.reduced)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return math.prod(self.sizes[dim] for dim in self.kept)
+
+    @cached_property
+    def is_per_row(self) -> bool:
+        """Whether there is one result per row rather than one per element."""
+        return self.reduced.isdisjoint(dim for axis in self.target for dim in axis)
+
+    def varies(self, operand: RowOperand) -> bool:
+        """Return whether the elements of a row may read different elements of an operand."""
+        return not self.reduced.isdisjoint(dim for axis in operand.axes for dim in axis)
+
+    def strides(self, axes: Axes, strides: Sequence[int]) -> tuple[int, ...]:
+        """Return a tensor's stride along each dimension; 0 where it is broadcast.
+
+        strides: the tensor's strides along its axes.
+        """
+        found = [0] * len(self.sizes)
+        for dims, stride in zip(axes, strides, strict=True):
+            for dim in reversed(dims):
+                found[dim] = stride
+                stride *= self.sizes[dim]
+        return tuple(found)
+
+    def main_strides(self, sources: Sequence[TensorSpec], target: TensorSpec) -> tuple[int, ...]:
+        """Return the strides of the tensor by whose memory the dimensions are ordered.
+
+        This is a tensor that has all dimensions: the result, or else an operand. If no tensor has
+        all dimensions, it is the result.
+
+        sources: specs of the run-time inputs.
+        target: spec of the result.
+        """
+        tensors = [(self.target, target), *(
+            (operand.axes, sources[operand.number]) for operand in self.operands
+            if not operand.name)]
+        axes, spec = next((each for each in tensors if sum(map(len, each[0])) == len(self.sizes)),
+                          tensors[0])
+        return self.strides(axes, spec.strides)
+
+    def split_constant(self, axes: Axes, order: Sequence[int]
+                       ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return how a constant is stored so that its dimensions are in the given order.
+
+        The result is the shape with one axis for each dimension, and the permutation of its axes.
+
+        order: all dimensions of the row expression.
+        """
+        dims = [dim for axis in axes for dim in axis]
+        return (tuple(self.sizes[dim] for dim in dims),
+                tuple(dims.index(dim) for dim in order if dim in dims))
+
+
+def row_dimensions(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Return the sizes of dimensions of which the axes of all shapes consist.
+
+    All shapes have the same number of elements. No size is 1. Returns None if there are no such
+    dimensions, for example for the shapes (2, 3) and (3, 2).
+    """
+    ends = sorted({math.prod(shape[axis:]) for shape in shapes for axis in range(len(shape) + 1)})
+    if ends[0] == 0 or any(end % start for start, end in zip(ends, ends[1:], strict=False)):
+        return None
+    return tuple(end // start for start, end in zip(ends, ends[1:], strict=False))[::-1]
+
+
+def split_axes(shape: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> Axes | None:
+    """Return the dimensions of which the axes of a shape consist.
+
+    The shape's elements are in the order of the dimensions. Returns None if an axis does not
+    consist of whole dimensions.
+
+    dims: the dimensions, outermost first.
+    sizes: sizes of all dimensions of the row expression.
+    """
+    axes, remaining = [], list(dims)
+    for size in shape:
+        own, product = [], 1
+        while product < size and remaining:
+            own.append(remaining.pop(0))
+            product *= sizes[own[-1]]
+        if product != size:
+            return None
+        axes.append(tuple(own))
+    return None if remaining else tuple(axes)

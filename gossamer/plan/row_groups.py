@@ -1,0 +1,102 @@
+"""Search for the layers round a reduction that may form a row expression with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from gossamer.plan.program import Layer
+
+_FARTHEST = 100
+"""Maximum distance, in layers, between a reduction and the layers after it that are considered."""
+_OPS = ("copy", "elementwise", "reshape")
+"""The ops, besides reductions, of the layers of a row expression."""
+
+
+def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]], start: int,
+               outputs: Collection[str]) -> Iterator[tuple[int, ...]]:
+    """Yield groups of layers that may form a row expression, the largest first.
+
+    A group is a tuple of indices in ascending order. Each group has the reduction, layers that
+    depend on it, and layers whose results only the group reads. Only the result of the group's last
+    dependent layer is read outside of the group.
+
+    readers: for each value, the indices of the layers that read it.
+    start: index of the reduction.
+    outputs: names of the network's outputs.
+    """
+    following = _following(layers, readers, start)
+    for last in sorted(following, reverse=True):
+        group = _ancestors(layers, following, last)
+        if start not in group:
+            continue
+        (result,) = layers[last].outputs
+        inner = {name for index in group for name in layers[index].outputs} - {result}
+        if inner.isdisjoint(outputs) and all(
+                group.issuperset(readers.get(name, ())) for name in inner):
+            group |= _preceding(layers, readers, group, outputs)
+            if len(group) > 1:
+                yield tuple(sorted(group))
+
+
+def _following(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
+               start: int) -> set[int]:
+    """Return a reduction and the layers after it that may belong to its row expression.
+
+    A layer that depends on the reduction by way of a layer that does not belong to it does not
+    belong to it either.
+    """
+    source = layers[start].problem
+    sizes = {source.inputs[0].size, source.outputs[0].size}
+    found, inner, outer = {start}, set(layers[start].outputs), set[str]()
+    pending = {index for name in layers[start].outputs for index in readers.get(name, ())}
+    while pending:
+        index = min(pending)
+        pending.remove(index)
+        layer = layers[index]
+        if index > start + _FARTHEST:
+            break
+        may_belong = outer.isdisjoint(layer.inputs) and _may_belong(layer, sizes)
+        if may_belong:
+            found.add(index)
+        (inner if may_belong else outer).update(layer.outputs)
+        pending.update(reader for name in layer.outputs for reader in readers.get(name, ()))
+    return found
+
+
+def _may_belong(layer: Layer, sizes: Collection[int]) -> bool:
+    if layer.op == "reduce":
+        return layer.problem.inputs[0].size == max(sizes) and (
+            layer.problem.outputs[0].size == min(sizes))
+    return layer.op in _OPS and len(layer.outputs) == 1 and (
+        layer.problem.outputs[0].size in sizes)
+
+
+def _ancestors(layers: Sequence[Layer], among: Collection[int], last: int) -> set[int]:
+    """Return a layer and those of other layers on whose results it depends."""
+    producers = {name: index for index in among for name in layers[index].outputs}
+    found, pending = set[int](), [last]
+    while pending:
+        index = pending.pop()
+        if index not in found:
+            found.add(index)
+            pending += [producers[name] for name in layers[index].inputs if name in producers]
+    return found
+
+
+def _preceding(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
+               group: Collection[int], outputs: Collection[str]) -> set[int]:
+    """Return the element-wise layers, reshapes and copies whose results only a group reads."""
+    producers = {name: index for index in range(max(group)) for name in layers[index].outputs
+                 if layers[index].op in _OPS}
+    found, pending = set[int](), [name for index in group for name in layers[index].inputs]
+    while pending:
+        index = producers.get(pending.pop())
+        if index is None or index in found or index in group:
+            continue
+        names = layers[index].outputs
+        if not any(name in outputs for name in names) and all(
+                reader in group or reader in found
+                for name in names for reader in readers.get(name, ())):
+            found.add(index)
+            pending += layers[index].inputs
+    return found
