@@ -11,6 +11,7 @@ from gossamer.ops.fused.convolution_pool import PoolTile
 from gossamer.ops.fused.inverted_residual.tiling import BlockTile
 from gossamer.ops.fused.pointwise_pair import PairTile
 from gossamer.ops.fused.popcount_chain import PopcountChain
+from gossamer.ops.rows.config import RowConfig
 from tests.emulation.device import Emulate
 from tests.ops import harness
 from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM_SIGN
@@ -21,6 +22,7 @@ from tests.ops.fused import test_pointwise_mean as means
 from tests.ops.fused import test_pointwise_pair as pairs
 from tests.ops.fused import test_popcount_chain as chains
 from tests.ops.fused import test_quantised as quantised
+from tests.ops.fused import test_row_expression as rows
 
 
 @pytest.mark.parametrize("mode, name, precision, tile", [
@@ -214,3 +216,19 @@ def test_fusions_of_quantised_layers_are_exact(emulate: Emulate, name: str) -> N
     problem = quantised.quantised(quantised.FUSIONS[name])
     harness.check(problem, emulate("plain"), weights=quantised.weights_of(problem),
                   taken=first_in_float16)
+
+
+@pytest.mark.parametrize(("mode", "name", "config"), [
+    ("plain", "group norm", RowConfig(128, 1)),
+    ("bounds", "group norm", RowConfig(64, 1, cluster=4)),
+    ("races", "EvoNorm", RowConfig(64, 2, cluster=2)),
+    ("races", "instance norm", RowConfig(16, 4, splits=3)),
+    ("bounds", "instance norm", RowConfig(32, 2, cluster=2)),
+    ("races", "softmax", RowConfig(32, 2, cluster=2)),
+    ("plain", "length of channels", RowConfig(128, 2, cluster=4)),
+    ("bounds", "length of channels", RowConfig(16, 4, splits=2)),
+])
+def test_row_expressions(emulate: Emulate, mode: str, name: str, config: RowConfig) -> None:
+    device, problem = emulate(mode, schedule=2), rows.LONG[name]
+    variants = rows.with_configs(problem, device, [config])
+    rows.check(problem, device, variants if mode == "plain" else variants[1::3])

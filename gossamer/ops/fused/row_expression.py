@@ -29,7 +29,8 @@ from gossamer.ops.rows.expression import (
     row_dimensions,
     split_axes,
 )
-from gossamer.ops.rows.kernel import GROUP, row_launches, row_variants
+from gossamer.ops.rows.config import GROUP
+from gossamer.ops.rows.kernel import row_launches, row_variants
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec

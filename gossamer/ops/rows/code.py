@@ -90,9 +90,14 @@ class RowCode:
         return name
 
     def _tensors(self) -> list[tuple[int, str]]:
-        """Return the index of each operand and of the result, with the suffix of its names."""
-        return [*((index, str(index)) for index in range(len(self.expression.operands))),
-                (-1, "y")]
+        """Return the index of each tensor that the launch reads or writes, and a name suffix.
+
+        The tensor of index -1 is the result.
+        """
+        phases = self.expression.phases
+        own = phases if self.launch is None else phases[self.launch:self.launch + 1]
+        read = sorted({number for phase in own for number in phase.reads if number >= 0})
+        return [(index, str(index)) for index in read] + [(-1, "y")] * (own[-1] is phases[-1])
 
     def _coordinates(self, counter: str, sizes: Sequence[int], prefix: str) -> list[str]:
         """Return statements that compute the coordinates c<prefix><dim> of a row or piece.
@@ -135,8 +140,8 @@ class RowCode:
             lines.append(f"b{suffix} = {' + '.join(terms) or '0'};")
         loads = [f"VALUE v{index}[WIDE]; {_EACH_ROW} v{index}[k] = "
                  f"{self._one(index, f'b{index} + k * ' + self._inner(index))};"
-                 for index, operand in enumerate(self.expression.operands)
-                 if not self.expression.varies(operand)]
+                 for index, _ in self._tensors()
+                 if index >= 0 and not self.expression.varies(self.expression.operands[index])]
         # a work-item has the coordinates of its pieces for all tensors at once
         self._piece_coordinates = self._coordinates("i", self._element_sizes, "e")
         return " ".join([f"{name};" for name in names] + ["{", *lines, "}"] + loads)

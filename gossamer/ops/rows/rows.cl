@@ -5,11 +5,14 @@
  * round-robin among the work-items. A piece has VECTOR neighbouring elements of one row or, if WIDE
  * is more than 1, one element of each of WIDE neighbouring rows.
  *
+ * Where rows are few or long, several work-groups compute a row together: CLUSTER work-groups that
+ * exchange their sums through shared memory, or SPLITS work-groups in one launch per reduction and
+ * one for the result.
+ *
  * ACROSS: if it is defined, neighbouring work-items compute neighbouring rows. If not, they read
  *     neighbouring pieces of a row.
- * PASS: defined if SPLITS work-groups compute a row together, in one launch per reduction and one
- *     for the result. Launch PASS stores the results of reduction PASS of each work-group, from
- *     which later launches compute the reduction of the whole row. */
+ * PASS: defined if there are several launches. Launch PASS stores the results of reduction PASS of
+ *     each work-group, from which later launches compute the reduction of the whole row. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 8 /* work-items that compute a row together */
@@ -18,7 +21,9 @@
 #define WIDE 1 /* rows that a work-item computes at once: VECTOR or 1 */
 #define OF_ROW(k) 0 /* the row, 0 to WIDE - 1, of element k of a piece */
 #define HELD 2 /* pieces that a work-item keeps in registers; 0: every phase loads all pieces */
-#define SPLITS 1 /* work-groups that compute a row together */
+#define REDUCTIONS 1
+#define CLUSTER 1 /* work-groups of a cluster, which compute a row together */
+#define SPLITS 1 /* work-groups that compute a row together in several launches */
 /* the parameters: operand pointers a<i>, the output y, and sizes and strides */
 #define PARAMETERS const GLOBAL HALF *a0, GLOBAL HALF *y
 #define ROW_VALUES int b0 = row * length; /* places of a row; loads of what a row shares */
@@ -39,6 +44,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/cluster.h"
 #include "ptx/griddepcontrol.h"
 
 #define ADD(a, b) ((a) + (b))
@@ -180,8 +186,31 @@
     BARRIER();
 #endif
 
-/* Computes total<p>[WIDE], the results of reduction p over the pieces of the work-group. Each of the
- * VECTOR elements of a piece has its own sum, so that additions do not wait for each other. */
+/* Joins totals[WIDE] over the work-groups of a cluster. Each reduction has its own memory, so that no
+ * work-group writes to memory from which another one still reads. */
+#if CLUSTER > 1
+#define CLUSTERED_VALUES SHARED VALUE clustered[REDUCTIONS][CLUSTER][WIDE][ROWS];
+#define JOIN_CLUSTER(p, totals, JOIN)                                                        \
+    if ((p) == 0)                                                                            \
+        CLUSTER_WAIT();                                                                      \
+    if (LANE < CLUSTER)                                                                      \
+        UNROLL for (int k = 0; k < WIDE; k++)                                                \
+            *map_cluster(&clustered[p][part][k][ROW_OF_BLOCK], LANE) = totals[k];            \
+    WARP_BARRIER();                                                                          \
+    CLUSTER_BARRIER();                                                                       \
+    UNROLL for (int k = 0; k < WIDE; k++) {                                                  \
+        totals[k] = clustered[p][0][k][ROW_OF_BLOCK];                                        \
+        UNROLL for (int other = 1; other < CLUSTER; other++)                                 \
+            totals[k] = JOIN(totals[k], clustered[p][other][k][ROW_OF_BLOCK]);               \
+    }
+#else
+#define CLUSTERED_VALUES
+#define JOIN_CLUSTER(p, totals, JOIN)
+#endif
+
+/* Computes total<p>[WIDE], the results of reduction p over the pieces of the work-group or, in a
+ * cluster, over the whole row. Each of the VECTOR elements of a piece has its own sum, so that
+ * additions do not wait for each other. */
 #define REDUCTION(p, JOIN, neutral)                                  \
     VALUE total##p[WIDE];                                            \
     {                                                                \
@@ -200,6 +229,7 @@
         UNROLL for (int k = WIDE; k < VECTOR; k++)                   \
             total##p[0] = JOIN(total##p[0], parts[k]);               \
         JOIN_UP(total##p, JOIN)                                      \
+        JOIN_CLUSTER(p, total##p, JOIN)                              \
     }
 
 /* Turns the sum of reduction p into the mean. */
@@ -214,7 +244,7 @@
 #define KEEP(p)                                     \
     if (exists && LANE == 0)                        \
         UNROLL for (int k = 0; k < WIDE; k++)       \
-            PARTIAL(p, split, k) = total##p[k];
+            PARTIAL(p, part, k) = total##p[k];
 /* Computes total<p>[WIDE] from the results that an earlier launch stored. */
 #define FINISHED(p, JOIN, neutral)                                     \
     VALUE total##p[WIDE];                                              \
@@ -233,7 +263,7 @@
 #ifdef PER_ROW
 #define RESULTS                                     \
     BEFORE_RESULT                                   \
-    if (exists && LANE == 0) {                      \
+    if (exists && LANE == 0 && part == 0) {         \
         UNROLL for (int k = 0; k < WIDE; k++) {     \
             STEPS_RESULT                            \
             VALUE r = VALUE_RESULT;                 \
@@ -252,19 +282,31 @@
         STORES)
 #endif
 
-KERNEL LAUNCH_BOUNDS(LANES * ROWS, 1)
+#define PARTS (CLUSTER * SPLITS) /* work-groups that compute a row together */
+
+/* the pieces of the work-item, from `begin` to `end` */
+#if defined PER_ROW && defined PASS && PASS == REDUCTIONS
+#define RANGE /* no pieces are loaded */
+#else
+#define RANGE                              \
+    int share = CEIL_DIV(pieces, PARTS);   \
+    int begin = part * share + LANE;       \
+    int end = exists ? MINIMUM(pieces, (part + 1) * share) : 0;
+#endif
+
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(LANES * ROWS, 1)
 void row_expression(PARAMETERS PARTIALS_PARAMETER, int rows, int length, int pieces SIZES)
 {
+    CLUSTER_ARRIVE();
     pdl_trigger_and_wait();
     JOINED_VALUES
-    int split = GROUP_ID(0) % SPLITS;
-    int share = CEIL_DIV(pieces, SPLITS);
-    for (int block = GROUP_ID(0) / SPLITS; block < CEIL_DIV(rows, ROWS);
-         block += GROUP_COUNT(0) / SPLITS) {
+    CLUSTERED_VALUES
+    int part = GROUP_ID(0) % PARTS;
+    for (int block = GROUP_ID(0) / PARTS; block < CEIL_DIV(rows, ROWS);
+         block += GROUP_COUNT(0) / PARTS) {
         int row = block * ROWS + ROW_OF_BLOCK;
         int exists = row < rows;
-        int begin = split * share + LANE;
-        int end = exists ? MINIMUM(pieces, (split + 1) * share) : 0;
+        RANGE
         row = exists ? row : 0;
         ROW_VALUES
         HOLDERS

@@ -156,3 +156,15 @@ def length(shape: Sequence[int], axes: Sequence[int], *, keepdims: bool = True) 
     value = operand("x")
     total = layers.reduce("sum", layers.compute(value * value, x=x), axes, keepdims=keepdims)
     return layers.fusion(layers.compute(operand("t").apply("sqrt"), t=total))
+
+
+def sums_of_two(shape: Sequence[int], axes: Sequence[int]) -> FusionProblem:
+    """Return x * (the sum of z * x) + (the maximum of z) + a constant with the size of axis -1."""
+    layers = Layers()
+    x, z = layers.input(shape), layers.input(shape)
+    composer = Composer()
+    total = layers.reduce("sum", layers.compute(
+        composer.operand("x") * composer.operand("z"), x=x, z=z), axes)
+    most = layers.reduce("max", z, axes)
+    return layers.fusion(layers.compute(operand("x") * "t" + "m" + "c", x=x, t=total, m=most,
+                                        c=(shape[-1],)))
