@@ -163,3 +163,17 @@ def split_axes(shape: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) 
             return None
         axes.append(tuple(own))
     return None if remaining else tuple(axes)
+
+
+def rows_along(shape: Sequence[int], axes: Sequence[int]
+               ) -> tuple[tuple[int, ...], frozenset[int], Axes]:
+    """Return the sizes, the reduced dimensions and the axes of a tensor that is reduced along axes.
+
+    If the tensor has size 1 along all these axes, its rows have one element, and the reduced
+    dimension is none of its own.
+    """
+    sizes = tuple(size for size in shape if size != 1)
+    numbers = iter(range(len(sizes)))
+    own = tuple(() if size == 1 else (next(numbers),) for size in shape)
+    reduced = frozenset(dim for axis in axes for dim in own[axis])
+    return (sizes, reduced, own) if reduced else ((*sizes, 1), frozenset({len(sizes)}), own)

@@ -79,10 +79,13 @@ def row_launches(expression: RowExpression, weights: Weights, variant: Variant,
             macros["PASS"] = index
         kernel = device.compile(KernelSource.of(
             _SOURCE, "row_expression", macros,
-            architectures=("sm_90" if config.cluster > 1 else "sm_75", "sm_100")))
+            architectures=("sm_90" if config.cluster > 1 else "sm_75", "sm_100"),
+            dynamic_shared=config.cluster > 1))
         launches.append(Launch(kernel, (groups,), (config.lanes * config.rows,), (
             *operands, output_buffer(0), *([] if index is None else [workspace_buffer]),
-            rows, expression.length, pieces, *code.numbers)))
+            rows, expression.length, pieces, *code.numbers),
+            4 * len(expression.phases[1:]) * config.cluster * nest.wide * config.rows
+            if config.cluster > 1 else 0))
     return launches
 
 

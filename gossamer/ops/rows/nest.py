@@ -61,6 +61,8 @@ def nest_of(expression: RowExpression, inputs: Sequence[TensorSpec], output: Ten
 
     kept, row_strides = merged([dim for dim in order if dim not in expression.reduced])
     reduced, strides = merged([dim for dim in order if dim in expression.reduced])
+    if not reduced:  # rows of one element
+        reduced, strides = (1,), ((0,),) * len(tensors)
     is_wide = order[-1] not in expression.reduced
     halves = any(spec.dtype == "float16" for spec in inputs)
     vector = _vector((row_strides, strides), kept[-1] if is_wide else reduced[-1], is_wide, halves)

@@ -189,19 +189,21 @@
 /* Joins totals[WIDE] over the work-groups of a cluster. Each reduction has its own memory, so that no
  * work-group writes to memory from which another one still reads. */
 #if CLUSTER > 1
-#define CLUSTERED_VALUES SHARED VALUE clustered[REDUCTIONS][CLUSTER][WIDE][ROWS];
-#define JOIN_CLUSTER(p, totals, JOIN)                                                        \
-    if ((p) == 0)                                                                            \
-        CLUSTER_WAIT();                                                                      \
-    if (LANE < CLUSTER)                                                                      \
-        UNROLL for (int k = 0; k < WIDE; k++)                                                \
-            *map_cluster(&clustered[p][part][k][ROW_OF_BLOCK], LANE) = totals[k];            \
-    WARP_BARRIER();                                                                          \
-    CLUSTER_BARRIER();                                                                       \
-    UNROLL for (int k = 0; k < WIDE; k++) {                                                  \
-        totals[k] = clustered[p][0][k][ROW_OF_BLOCK];                                        \
-        UNROLL for (int other = 1; other < CLUSTER; other++)                                 \
-            totals[k] = JOIN(totals[k], clustered[p][other][k][ROW_OF_BLOCK]);               \
+#define CLUSTERED_VALUES DYNAMIC_SHARED(VALUE, clustered)
+#define CLUSTERED(p, group, k) \
+    clustered[(((p) * CLUSTER + (group)) * WIDE + (k)) * ROWS + ROW_OF_BLOCK]
+#define JOIN_CLUSTER(p, totals, JOIN)                                     \
+    if ((p) == 0)                                                         \
+        CLUSTER_WAIT();                                                   \
+    if (LANE < CLUSTER)                                                   \
+        UNROLL for (int k = 0; k < WIDE; k++)                             \
+            *map_cluster(&CLUSTERED(p, part, k), LANE) = totals[k];       \
+    WARP_BARRIER();                                                       \
+    CLUSTER_BARRIER();                                                    \
+    UNROLL for (int k = 0; k < WIDE; k++) {                               \
+        totals[k] = CLUSTERED(p, 0, k);                                   \
+        UNROLL for (int other = 1; other < CLUSTER; other++)              \
+            totals[k] = JOIN(totals[k], CLUSTERED(p, other, k));          \
     }
 #else
 #define CLUSTERED_VALUES
