@@ -84,9 +84,14 @@ def row_launches(expression: RowExpression, weights: Weights, variant: Variant,
         launches.append(Launch(kernel, (groups,), (config.lanes * config.rows,), (
             *operands, output_buffer(0), *([] if index is None else [workspace_buffer]),
             rows, expression.length, pieces, *code.numbers),
-            4 * len(expression.phases[1:]) * config.cluster * nest.wide * config.rows
-            if config.cluster > 1 else 0))
+            _shared_bytes(expression, nest, config)))
     return launches
+
+
+def _shared_bytes(expression: RowExpression, nest: Nest, config: RowConfig) -> int:
+    """Return the dynamic shared memory of a work-group: sums of its cluster, and of its warps."""
+    sums = (len(expression.phases) - 1) * config.cluster + config.lanes
+    return 4 * sums * nest.wide * config.rows if config.cluster > 1 else 0
 
 
 def _constant(expression: RowExpression, weights: Weights, operand: RowOperand,

@@ -146,7 +146,14 @@
 #define IN_WARP (LANES < 32 ? LANES : 32)
 #endif
 #define UNITS (LANES / IN_WARP) /* warps that compute a row together */
+#if CLUSTER > 1
+#define JOINED_VALUES DYNAMIC_SHARED(VALUE, values)
+#define JOINED(k, unit) \
+    values[REDUCTIONS * CLUSTER * WIDE * ROWS + ((k) * UNITS + (unit)) * ROWS + ROW_OF_BLOCK]
+#else
 #define JOINED_VALUES SHARED VALUE joined[WIDE][UNITS * ROWS];
+#define JOINED(k, unit) joined[k][(unit) * ROWS + ROW_OF_BLOCK]
+#endif
 #define JOIN_UP(totals, JOIN)                                                        \
     UNROLL for (int step = IN_WARP / 2; step > 0; step /= 2)                         \
         UNROLL for (int k = 0; k < WIDE; k++) {                                      \
@@ -157,12 +164,12 @@
     if (UNITS > 1) {                                                                 \
         if (LANE % IN_WARP == 0)                                                     \
             UNROLL for (int k = 0; k < WIDE; k++)                                    \
-                joined[k][LANE / IN_WARP * ROWS + ROW_OF_BLOCK] = totals[k];         \
+                JOINED(k, LANE / IN_WARP) = totals[k];                               \
         BARRIER();                                                                   \
         UNROLL for (int k = 0; k < WIDE; k++) {                                      \
-            totals[k] = joined[k][ROW_OF_BLOCK];                                     \
+            totals[k] = JOINED(k, 0);                                                \
             for (int unit = 1; unit < UNITS; unit++)                                 \
-                totals[k] = JOIN(totals[k], joined[k][unit * ROWS + ROW_OF_BLOCK]);  \
+                totals[k] = JOIN(totals[k], JOINED(k, unit));                        \
         }                                                                            \
         BARRIER();                                                                   \
     }
@@ -189,9 +196,8 @@
 /* Joins totals[WIDE] over the work-groups of a cluster. Each reduction has its own memory, so that no
  * work-group writes to memory from which another one still reads. */
 #if CLUSTER > 1
-#define CLUSTERED_VALUES DYNAMIC_SHARED(VALUE, clustered)
 #define CLUSTERED(p, group, k) \
-    clustered[(((p) * CLUSTER + (group)) * WIDE + (k)) * ROWS + ROW_OF_BLOCK]
+    values[(((p) * CLUSTER + (group)) * WIDE + (k)) * ROWS + ROW_OF_BLOCK]
 #define JOIN_CLUSTER(p, totals, JOIN)                                     \
     if ((p) == 0)                                                         \
         CLUSTER_WAIT();                                                   \
@@ -206,7 +212,6 @@
             totals[k] = JOIN(totals[k], CLUSTERED(p, other, k));          \
     }
 #else
-#define CLUSTERED_VALUES
 #define JOIN_CLUSTER(p, totals, JOIN)
 #endif
 
@@ -302,7 +307,6 @@ void row_expression(PARAMETERS PARTIALS_PARAMETER, int rows, int length, int pie
     CLUSTER_ARRIVE();
     pdl_trigger_and_wait();
     JOINED_VALUES
-    CLUSTERED_VALUES
     int part = GROUP_ID(0) % PARTS;
     for (int block = GROUP_ID(0) / PARTS; block < CEIL_DIV(rows, ROWS);
          block += GROUP_COUNT(0) / PARTS) {
