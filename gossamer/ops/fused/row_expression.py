@@ -21,6 +21,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
 from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.rows.config import GROUP
 from gossamer.ops.rows.expression import (
     Axes,
     Phase,
@@ -29,7 +30,6 @@ from gossamer.ops.rows.expression import (
     row_dimensions,
     split_axes,
 )
-from gossamer.ops.rows.config import GROUP
 from gossamer.ops.rows.kernel import row_launches, row_variants
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
@@ -63,7 +62,8 @@ class RowConfig:
 
         pieces: number of pieces of a row.
         """
-        return -(-(-(-pieces // (self.cluster * self.splits))) // self.lanes)
+        share = -(-pieces // (self.cluster * self.splits))
+        return -(-share // self.lanes)
 
 
 def pieces_of_row(nest: Nest) -> int:

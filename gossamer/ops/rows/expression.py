@@ -8,6 +8,7 @@ row.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from gossamer.hashed_once import HashedOnce
 from gossamer.tensor import TensorSpec
 
 Axes = tuple[tuple[int, ...], ...]
-"""For each axis of a tensor, the dimensions of a row expression that the axis consists of, outermost
-first. An axis of size 1, along which the tensor is broadcast, consists of no dimension."""
+"""For each axis of a tensor, the dimensions of a row expression of which the axis consists,
+outermost first. An axis of size 1, along which the tensor is broadcast, consists of none."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class RowExpression(HashedOnce):
     operands: the tensors that are read.
     phases: the reductions in order, followed by the result. A phase may read the results of earlier
     reductions.
-    target: dimensions of the result's axes. If no dimension is reduced, there is one result per row.
+    target: dimensions of the result's axes. If none is reduced, there is one result per row.
     """
 
     sizes: tuple[int, ...]
@@ -139,9 +140,9 @@ def row_dimensions(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     dimensions, for example for the shapes (2, 3) and (3, 2).
     """
     ends = sorted({math.prod(shape[axis:]) for shape in shapes for axis in range(len(shape) + 1)})
-    if ends[0] == 0 or any(end % start for start, end in zip(ends, ends[1:], strict=False)):
+    if ends[0] == 0 or any(end % start for start, end in itertools.pairwise(ends)):
         return None
-    return tuple(end // start for start, end in zip(ends, ends[1:], strict=False))[::-1]
+    return tuple(end // start for start, end in itertools.pairwise(ends))[::-1]
 
 
 def split_axes(shape: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> Axes | None:

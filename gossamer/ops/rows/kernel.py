@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def row_launches(expression: RowExpression, weights: Weights, variant: Variant,
         "HELD": config.pieces_of_item(pieces) if held else 0}
     if is_across(nest, variant):
         defines["ACROSS"] = 1
-    operands: list[Argument] = [
+    operands: list[Argument | Callable[..., Argument]] = [
         _constant(expression, weights, operand, nest) if operand.name
         else input_buffer(operand.number) for operand in expression.operands]
     groups = -(-rows // config.rows) * config.cluster * config.splits
