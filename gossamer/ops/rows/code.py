@@ -72,7 +72,10 @@ class RowCode:
 
     def _parameters(self) -> list[str]:
         types = ["HALF" if half else "float" for half in self.halves]
-        return [*(f"const GLOBAL {name} *a{index}" for index, name in enumerate(types[:-1])),
+        # no kernel writes constants, so that their loads may be moved before the wait for others
+        return [*(f"const GLOBAL {name} *{'RESTRICT ' if operand.name else ''}a{index}"
+                  for index, (name, operand) in enumerate(zip(
+                      types[:-1], self.expression.operands, strict=True))),
                 f"GLOBAL {types[-1]} *RESTRICT y"]
 
     def _divisor(self, name: str, size: int) -> str:
