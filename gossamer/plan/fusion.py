@@ -83,10 +83,11 @@ def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
     """
     fusions: list[Layer] = []
     covered: set[int] = set()
+    producers = {name: index for index, layer in enumerate(layers) for name in layer.outputs}
     for start, layer in enumerate(layers):
         if layer.op != "reduce" or start in covered:
             continue
-        for indices in row_groups(layers, readers, start, outputs):
+        for indices in row_groups(layers, readers, producers, start, outputs, covered):
             fusion = _fusion(layers, readers, indices, outputs)
             if fusion is not None and recognising(fusion):
                 fusions.append(fusion)

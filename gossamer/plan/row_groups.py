@@ -12,8 +12,9 @@ _OPS = ("copy", "elementwise", "reshape")
 """The ops, besides reductions, of the layers of a row expression."""
 
 
-def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]], start: int,
-               outputs: Collection[str]) -> Iterator[tuple[int, ...]]:
+def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
+               producers: Mapping[str, int], start: int, outputs: Collection[str],
+               taken: Collection[int] = ()) -> Iterator[tuple[int, ...]]:
     """Yield groups of layers that may form a row expression, the largest first.
 
     A group is a tuple of indices in ascending order. Each group has the reduction, layers that
@@ -21,19 +22,21 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]], st
     dependent layer is read outside of the group.
 
     readers: for each value, the indices of the layers that read it.
+    producers: for each value that a layer computes, the index of the layer.
     start: index of the reduction.
     outputs: names of the network's outputs.
+    taken: indices of layers that precede the reduction and belong to other groups.
     """
     following = _following(layers, readers, start)
     for last in sorted(following, reverse=True):
-        group = _ancestors(layers, following, last)
+        group = _ancestors(layers, producers, following, last)
         if start not in group:
             continue
         (result,) = layers[last].outputs
         inner = {name for index in group for name in layers[index].outputs} - {result}
         if inner.isdisjoint(outputs) and all(
                 group.issuperset(readers.get(name, ())) for name in inner):
-            group |= _preceding(layers, readers, group, outputs)
+            group |= _preceding(layers, readers, producers, group, outputs, taken)
             if len(group) > 1:
                 yield tuple(sorted(group))
 
@@ -71,27 +74,28 @@ def _may_belong(layer: Layer, sizes: Collection[int]) -> bool:
         layer.problem.outputs[0].size in sizes)
 
 
-def _ancestors(layers: Sequence[Layer], among: Collection[int], last: int) -> set[int]:
+def _ancestors(layers: Sequence[Layer], producers: Mapping[str, int], among: Collection[int],
+               last: int) -> set[int]:
     """Return a layer and those of other layers on whose results it depends."""
-    producers = {name: index for index in among for name in layers[index].outputs}
     found, pending = set[int](), [last]
     while pending:
         index = pending.pop()
         if index not in found:
             found.add(index)
-            pending += [producers[name] for name in layers[index].inputs if name in producers]
+            pending += [producers[name] for name in layers[index].inputs
+                        if producers.get(name) in among]
     return found
 
 
 def _preceding(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
-               group: Collection[int], outputs: Collection[str]) -> set[int]:
+               producers: Mapping[str, int], group: Collection[int],
+               outputs: Collection[str], taken: Collection[int]) -> set[int]:
     """Return the element-wise layers, reshapes and copies whose results only a group reads."""
-    producers = {name: index for index in range(max(group)) for name in layers[index].outputs
-                 if layers[index].op in _OPS}
     found, pending = set[int](), [name for index in group for name in layers[index].inputs]
     while pending:
         index = producers.get(pending.pop())
-        if index is None or index in found or index in group:
+        if index is None or layers[index].op not in _OPS or any(
+                index in others for others in (found, group, taken)):
             continue
         names = layers[index].outputs
         if not any(name in outputs for name in names) and all(

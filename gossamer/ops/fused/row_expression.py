@@ -54,7 +54,8 @@ class RowExpressionFusion(FusionAlgorithm):
     patterns = ()
 
     def matches(self, ops: Sequence[str]) -> bool:
-        return len(ops) > 1 and "reduce" in ops and _OPS.issuperset(ops)
+        # a reduction that is only reshaped is as fast by itself
+        return {"reduce", "elementwise"}.issubset(ops) and _OPS.issuperset(ops)
 
     def recognises(self, problem: FusionProblem) -> bool:
         return row_expression_of(problem) is not None
@@ -144,7 +145,7 @@ def _fits(expression: RowExpression) -> bool:
     """Return whether the kernel has room for the operands, and finds one result per row if the
     target has one."""
     return (len(expression.operands) <= _MOST_OPERANDS and expression.length > 1
-            and 0 < len(expression.kept) <= _MOST_LOOPS
+            and len(expression.kept) <= _MOST_LOOPS
             and len(expression.reduced) <= _MOST_LOOPS
             and (not expression.is_per_row or not any(
                 number >= 0 and expression.varies(expression.operands[number])

@@ -39,6 +39,11 @@ class RowCode:
         """Return the macros, and set `numbers`."""
         self._sizes: list[str] = []
         self.numbers = []
+        of_rows, of_pieces = list(self.nest.kept), list(self.nest.reduced)
+        # the innermost loop in memory counts pieces of VECTOR elements
+        (of_rows if self.nest.is_wide else of_pieces)[-1] //= self.nest.vector
+        self._row_coordinates = self._coordinates("row", of_rows, "r")
+        self._piece_coordinates = self._coordinates("i", of_pieces, "e")
         phases = self.expression.phases
         count = len(phases) - 1
         last = count if self.launch is None else self.launch
@@ -129,13 +134,7 @@ class RowCode:
 
     def _row_values(self) -> str:
         nest = self.nest
-        sizes = list(nest.kept)
-        if nest.is_wide:
-            sizes[-1] //= nest.vector
-        self._element_sizes = list(nest.reduced)
-        if not nest.is_wide:
-            self._element_sizes[-1] //= nest.vector
-        lines = self._coordinates("row", sizes, "r")
+        lines = [*self._row_coordinates]
         names = []
         for tensor, suffix in self._tensors():
             terms = self._terms(nest.row_strides[tensor], "r", suffix, nest.is_wide)
@@ -145,8 +144,6 @@ class RowCode:
                  f"{self._one(index, f'b{index} + k * ' + self._inner(index))};"
                  for index, _ in self._tensors()
                  if index >= 0 and not self.expression.varies(self.expression.operands[index])]
-        # a work-item has the coordinates of its pieces for all tensors at once
-        self._piece_coordinates = self._coordinates("i", self._element_sizes, "e")
         return " ".join([f"{name};" for name in names] + ["{", *lines, "}"] + loads)
 
     def _inner(self, tensor: int) -> str:

@@ -160,7 +160,8 @@ def _of_long_rows(expression: RowExpression, nest: Nest, variant: Variant, limit
     """
     pieces, rows = pieces_of_row(nest), math.prod(nest.kept) // nest.wide
     blocks = -(-rows // least)
-    most = min(_LARGEST_GROUP, limits.work_group_size) // least
+    largest = GROUP if nest.wide > 1 else _LARGEST_GROUP  # several rows need more registers
+    most = min(largest, limits.work_group_size) // least
 
     needed = bool(_read_again(expression, nest, variant))
 

@@ -34,6 +34,7 @@ PROBLEMS = {
     "softmax": norms.softmax((5, 33), 1),
     "softmax of images": norms.softmax((2, 7, 3, 4), 1),
     "length of channels": norms.length((2, 16, 5, 5), (2, 3)),
+    "RMS norm of one row": norms.rms_norm((1, 70), (1,)),
     "length without axes": norms.length((2, 5, 9), (1,), keepdims=False),
 }
 LONG = {
