@@ -55,7 +55,8 @@ def test_a_plan_with_row_expressions_computes_the_network() -> None:
     graph = _network().graph
     plan = gossamer.compile(graph, find("opencl:0").name, only="row_expression")
     x = np.random.default_rng(3).standard_normal((2, 4, 5, 5)).astype(np.float32)
-    assert normalised_error(plan(x), execute(resolve(graph, 2), {"x": x})["y"]) <= tolerance("network")
+    expected = execute(resolve(graph, 2), {"x": x})["y"]
+    assert normalised_error(plan(x), expected) <= tolerance("network")
     assert [row["algorithm"] for row in plan.report(2).rows].count("row_expression") == 1
 
 
