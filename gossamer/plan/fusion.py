@@ -20,6 +20,7 @@ from gossamer.model.readers.onnx.order import Clusters, stable_order
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, PartProblem, Source, entry
+from gossamer.ops.fused.views import moves, reorders
 from gossamer.ops.onnx_part.host import session_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 from gossamer.ops.onnx_part.session import ComputingError
@@ -51,12 +52,14 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for index, layer in enumerate(layers):
         for name in dict.fromkeys(layer.inputs):
             readers.setdefault(name, []).append(index)
-    patterns = dict.fromkeys(pattern for algorithm in fusion_algorithms()
+    patterns = dict.fromkeys((pattern, algorithm.takes_moves)
+                             for algorithm in fusion_algorithms()
                              for pattern in algorithm.patterns)
     found: dict[tuple[int, ...], None] = {}
     for start in range(len(layers)):
-        for pattern in patterns:
-            found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
+        for pattern, takes_moves in patterns:
+            for chain in _chains(layers, readers, pattern, (start,)):
+                found[_with_moves(layers, readers, chain, outputs) if takes_moves else chain] = None
     fusions = []
     for indices in found:
         if not _is_read_too_early(layers, readers, indices):
@@ -79,7 +82,8 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
     assert isinstance(problem, FusionProblem)
     ops = tuple(part.op for part in problem.parts)
     return [algorithm for algorithm in fusion_algorithms()
-            if ops in algorithm.patterns and algorithm.recognises(problem)]
+            if (algorithm.takes_moves or ops in algorithm.patterns)
+            and algorithm.recognises(problem)]
 
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
@@ -125,6 +129,36 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
     following = {index for name in last.outputs for index in readers.get(name, ())}
     for index in sorted(following):
         yield from _chains(layers, readers, pattern, (*chain, index))
+
+
+def _with_moves(layers: Sequence[Layer], readers: dict[str, list[int]], chain: tuple[int, ...],
+                outputs: Collection[str]) -> tuple[int, ...]:
+    """Return a chain with the layers around it that only move or scale values.
+
+    A layer before the chain is added if its results are read only by the layers of the fusion.
+    """
+    makers = {name: index for index, layer in enumerate(layers) for name in layer.outputs}
+    inside = set(chain)
+
+    def is_read_inside(index: int) -> bool:
+        names = layers[index].outputs
+        return inside.issuperset(reader for name in names for reader in readers.get(name, ())) and (
+            not set(names) & set(outputs))
+
+    value = layers[chain[-1]].outputs[0]
+    while value not in outputs and len(following := readers.get(value, [])) == 1 and (
+            reorders(layers[following[0]].problem)):
+        inside.add(following[0])
+        value = layers[following[0]].outputs[0]
+    pending = list(inside)
+    while pending:
+        for name in layers[pending.pop()].inputs:
+            index = makers.get(name, -1)
+            if index >= 0 and index not in inside and moves(layers[index].problem) and (
+                    is_read_inside(index)):
+                inside.add(index)
+                pending.append(index)
+    return tuple(sorted(inside))
 
 
 def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],

@@ -14,6 +14,7 @@ from gossamer.ops.fused.popcount_chain import PopcountChain
 from tests.emulation.device import Emulate
 from tests.ops import harness
 from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM_SIGN
+from tests.ops.fused import test_attention as attentions
 from tests.ops.fused import test_channel_attention as attention
 from tests.ops.fused import test_convolution_pool_mma as pools
 from tests.ops.fused import test_inverted_residual_mma as blocks
@@ -214,3 +215,14 @@ def test_fusions_of_quantised_layers_are_exact(emulate: Emulate, name: str) -> N
     problem = quantised.quantised(quantised.FUSIONS[name])
     harness.check(problem, emulate("plain"), weights=quantised.weights_of(problem),
                   taken=first_in_float16)
+
+
+@pytest.mark.parametrize(("mode", "name"), [
+    ("plain", "tokens"), ("bounds", "odd tokens"), ("races", "odd tokens"), ("bounds", "long"),
+    ("races", "long"), ("plain", "windows"), ("bounds", "images"), ("races", "images"),
+    ("bounds", "heads")])
+def test_attention(emulate: Emulate, mode: str, name: str) -> None:
+    device, problem = emulate(mode, schedule=1), attentions.PROBLEMS[name]
+    variants = list(attentions.ALGORITHM.variants(problem, device))
+    attentions.check(problem, device, variants[::4] if mode == "plain" else [
+        variants[0], variants[-1]])

@@ -21,11 +21,15 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     layers in order; each layer reads a result of the previous layer. supports() is called for
     fusions that match a pattern and for which recognises() returns True.
 
+    takes_moves: whether a fusion also has the neighbouring layers that only move or scale values,
+    such as transposes and slices. recognises() is then called for the fusions of all patterns.
+
     The exits of a fusion are the values that layers outside the fusion read.
     """
 
     op: ClassVar[str] = "fused"
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
+    takes_moves: ClassVar[bool] = False
 
     def recognises(self, problem: FusionProblem) -> bool:
         """Return whether the layers are of the kind that the algorithm computes.

@@ -1,6 +1,7 @@
 """The op of fusions, and its algorithms."""
 
 from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.attention import AttentionMma
 from gossamer.ops.fused.binary import (
     BitTensorCoreFusion,
     HostDirectPopcountFusion,
@@ -27,7 +28,7 @@ from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
+    Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(), FirstConvolutionMma(),
     PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())

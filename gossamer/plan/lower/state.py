@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.expression import Composer, Expression, ExpressionStep, apply, identity
 from gossamer.facts import REAL, ValueFacts, are_scaled_signs
 from gossamer.model.graph import Node, StaticGraph, names_of, unused_name
 from gossamer.model.input_format import InputFormat
@@ -187,7 +187,12 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """Add a layer that evaluates an expression of values and constants."""
+        """Add a layer that evaluates an expression of values and constants.
+
+        Constants of one element, such as numbers computed from shapes, become constants of the
+        expression.
+        """
+        operands, expression = self._with_numbers(operands, expression)
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
@@ -197,6 +202,21 @@ class LowerState:
         problem = ElementwiseProblem(tuple(self.spec(name) for name in operands), expression,
                                      dtypes, constants, facts=self.facts(values), result=result)
         self.add(node, problem, values, weights)
+
+    def _with_numbers(self, operands: Sequence[str],
+                      expression: Expression) -> tuple[Sequence[str], Expression]:
+        arrays = [self.constant(name) for name in operands]
+        rank = max(len(self.spec(name).shape) for name in operands)
+        if all(array is None or array.size != 1 or array.dtype != np.float32
+               for array in arrays) or any(
+                self.spec(name).dtype != "float32" for name in operands) or not any(
+                array is None and len(self.spec(name).shape) == rank
+                for name, array in zip(operands, arrays, strict=True)):
+            return operands, expression
+        composer = Composer()
+        return composer.build(*composer.inline(expression, [
+            composer.operand_or_constant(name, array)
+            for name, array in zip(operands, arrays, strict=True)]))
 
 
 def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
