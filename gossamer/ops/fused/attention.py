@@ -143,7 +143,8 @@ def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
 
 def _scores_of(problem: FusionProblem, source: Source) -> tuple[int, float, list[Bias]] | None:
     """Return the product that is scaled and biased to a value, the factor and the biases."""
-    factor, biases = 1.0, []
+    factor = 1.0
+    biases: list[Bias] = []
     while source[0] >= 0:
         index = source[0]
         part = problem.parts[index]

@@ -28,8 +28,8 @@ from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
+    Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(),
+    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())
 

@@ -1,6 +1,7 @@
-"""Strided views of the values that a fusion reads, found by following layers that move nothing else.
+"""Strided views of the values that a fusion reads.
 
-A kernel that reads through a view needs neither the copy of a transposition nor that of a slice.
+A view is found by following the layers that only move or scale the value. A kernel that reads
+through a view needs neither the copy of a transpose nor that of a slice.
 """
 
 from __future__ import annotations
