@@ -20,6 +20,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     StemMma,
 )
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.fused.moves import StridedMoves
 from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.pointwise_pair import PointwisePairMma
 from gossamer.ops.fused.popcount_chain import PopcountChain
@@ -29,7 +30,7 @@ from gossamer.ops.op import Op
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(),
-    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
+    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(), StridedMoves(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())
 
