@@ -26,9 +26,9 @@ from gossamer.ops.onnx_part.session import ComputingError
 from gossamer.ops.part.host import part_of_node
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
+from gossamer.plan.layer_groups import row_groups, with_moves
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.row_groups import row_groups
 
 WHOLE = "whole network"
 """Name of the part that consists of all layers of a network."""
@@ -53,15 +53,19 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for index, layer in enumerate(layers):
         for name in dict.fromkeys(layer.inputs):
             readers.setdefault(name, []).append(index)
-    patterns = dict.fromkeys(pattern for algorithm in fusion_algorithms()
+    producers = {name: index for index, layer in enumerate(layers) for name in layer.outputs}
+    patterns = dict.fromkeys((pattern, algorithm.takes_moves)
+                             for algorithm in fusion_algorithms()
                              for pattern in algorithm.patterns)
     found: dict[tuple[int, ...], None] = {}
     for start in range(len(layers)):
-        for pattern in patterns:
-            found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
+        for pattern, takes_moves in patterns:
+            for chain in _chains(layers, readers, pattern, (start,)):
+                found[with_moves(layers, readers, producers, chain, outputs)
+                      if takes_moves else chain] = None
     fusions = [_fusion(layers, readers, indices, outputs) for indices in found]
     recognised = [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
-    return recognised + _row_expressions(layers, readers, outputs)
+    return recognised + _row_expressions(layers, readers, producers, outputs)
 
 
 def _fusion(layers: Sequence[Layer], readers: dict[str, list[int]], indices: tuple[int, ...],
@@ -76,14 +80,13 @@ def _fusion(layers: Sequence[Layer], readers: dict[str, list[int]], indices: tup
 
 
 def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
-                     outputs: Collection[str]) -> list[Layer]:
+                     producers: dict[str, int], outputs: Collection[str]) -> list[Layer]:
     """Return the fusions that are row expressions, at most one for each reduction.
 
     Of the layers that may follow a reduction in its row expression, as many are taken as form one.
     """
     fusions: list[Layer] = []
     covered: set[int] = set()
-    producers = {name: index for index, layer in enumerate(layers) for name in layer.outputs}
     for start, layer in enumerate(layers):
         if layer.op != "reduce" or start in covered:
             continue
@@ -94,6 +97,7 @@ def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
                 covered.update(indices)
                 break
     return fusions
+
 
 def recognising(fusion: Layer) -> Sequence[Algorithm]:
     """Return the algorithms that recognise a fusion or part.

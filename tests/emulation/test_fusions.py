@@ -15,6 +15,7 @@ from gossamer.ops.rows.config import RowConfig
 from tests.emulation.device import Emulate
 from tests.ops import harness
 from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM_SIGN
+from tests.ops.fused import test_attention as attentions
 from tests.ops.fused import test_channel_attention as attention
 from tests.ops.fused import test_convolution_pool_mma as pools
 from tests.ops.fused import test_inverted_residual_mma as blocks
@@ -232,3 +233,14 @@ def test_row_expressions(emulate: Emulate, mode: str, name: str, config: RowConf
     device, problem = emulate(mode, schedule=2), rows.LONG[name]
     variants = rows.with_configs(problem, device, [config])
     rows.check(problem, device, variants if mode == "plain" else variants[1::3])
+
+
+@pytest.mark.parametrize(("mode", "name"), [
+    ("plain", "tokens"), ("bounds", "odd tokens"), ("races", "odd tokens"), ("bounds", "long"),
+    ("races", "long"), ("plain", "windows"), ("bounds", "images"), ("races", "images"),
+    ("bounds", "heads")])
+def test_attention(emulate: Emulate, mode: str, name: str) -> None:
+    device, problem = emulate(mode, schedule=1), attentions.PROBLEMS[name]
+    variants = list(attentions.ALGORITHM.variants(problem, device))
+    attentions.check(problem, device, variants[::4] if mode == "plain" else [
+        variants[0], variants[-1]])

@@ -21,15 +21,19 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     layers in order; each layer reads a result of the previous layer. supports() is called for
     fusions whose ops match and for which recognises() returns True.
 
+    takes_moves: whether a fusion also has the neighbouring layers that only move or scale values,
+    such as transposes and slices. Its ops may then be any.
+
     The exits of a fusion are the values that layers outside the fusion read.
     """
 
     op: ClassVar[str] = "fused"
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
+    takes_moves: ClassVar[bool] = False
 
     def matches(self, ops: Sequence[str]) -> bool:
         """Return whether layers of these ops, in order, may be of the algorithm's kinds."""
-        return tuple(ops) in self.patterns
+        return self.takes_moves or tuple(ops) in self.patterns
 
     def recognises(self, problem: FusionProblem) -> bool:
         """Return whether the layers are of the kind that the algorithm computes.

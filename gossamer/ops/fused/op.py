@@ -1,6 +1,7 @@
 """The op of fusions, and its algorithms."""
 
 from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.attention import AttentionMma
 from gossamer.ops.fused.binary import (
     BitTensorCoreFusion,
     HostDirectPopcountFusion,
@@ -19,6 +20,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     StemMma,
 )
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.fused.moves import StridedMoves
 from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.pointwise_pair import PointwisePairMma
 from gossamer.ops.fused.popcount_chain import PopcountChain
@@ -28,9 +30,9 @@ from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
-    RowExpressionFusion(),
+    Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(),
+    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
+    RowExpressionFusion(), StridedMoves(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())
 

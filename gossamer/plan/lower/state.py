@@ -203,21 +203,21 @@ class LowerState:
                                      dtypes, constants, facts=self.facts(values), result=result)
         self.add(node, problem, values, weights)
 
-
     def _with_numbers(self, operands: Sequence[str],
-                      expression: Expression) -> tuple[list[str], Expression]:
+                      expression: Expression) -> tuple[Sequence[str], Expression]:
         """Return an expression with the numbers that only this batch size has, and its operands."""
-        def number(name: str) -> np.ndarray | None:
-            array = self.constant(name) if self.weight(name) is None else None
-            return array if array is not None and array.dtype == np.float32 and (
-                array.ndim == 0) else None
-
-        if len(operands) < 2 or all(number(name) is None for name in operands):
-            return list(operands), expression
+        specs = [self.spec(name) for name in operands]
+        arrays = [array if array is not None and array.size == 1 else None
+                  for array in map(self.constant, operands)]
+        rank = max(len(spec.shape) for spec in specs)
+        if all(array is None for array in arrays) or any(
+                spec.dtype != "float32" for spec in specs) or not any(
+                array is None and len(spec.shape) == rank
+                for spec, array in zip(specs, arrays, strict=True)):
+            return operands, expression
         composer = Composer()
-        values = [composer.operand_or_constant(name, number(name)) for name in operands]
-        outputs = composer.inline(expression, values)
-        return composer.build(*outputs) if composer.operands else (list(operands), expression)
+        return composer.build(*composer.inline(
+            expression, list(map(composer.operand_or_constant, operands, arrays))))
 
 
 def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:

@@ -1,9 +1,10 @@
-"""Search for the layers round a reduction that may form a row expression with it."""
+"""Searches for the layers of fusions that are no chains of fixed ops."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
 
 _FARTHEST = 100
@@ -104,3 +105,33 @@ def _preceding(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
             found.add(index)
             pending += layers[index].inputs
     return found
+
+
+def with_moves(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
+               producers: Mapping[str, int], chain: tuple[int, ...],
+               outputs: Collection[str]) -> tuple[int, ...]:
+    """Return a chain with the layers around it that only move or scale values.
+
+    A layer before the chain is added if its results are read only by the layers of the fusion.
+    """
+    inside = set(chain)
+
+    def is_read_inside(index: int) -> bool:
+        names = layers[index].outputs
+        return inside.issuperset(reader for name in names for reader in readers.get(name, ())) and (
+            not set(names) & set(outputs))
+
+    value = layers[chain[-1]].outputs[0]
+    while value not in outputs and len(following := readers.get(value, [])) == 1 and (
+            reorders(layers[following[0]].problem)):
+        inside.add(following[0])
+        value = layers[following[0]].outputs[0]
+    pending = list(inside)
+    while pending:
+        for name in layers[pending.pop()].inputs:
+            index = producers.get(name, -1)
+            if index >= 0 and index not in inside and moves(layers[index].problem) and (
+                    is_read_inside(index)):
+                inside.add(index)
+                pending.append(index)
+    return tuple(sorted(inside))

@@ -1,0 +1,285 @@
+/* Attention on tensor cores (sm_80): softmax(FACTOR * q @ k^T + bias) @ v, for many small matrices
+ * q (QUERIES, DIM), k (KEYS, DIM) and v (KEYS, VALUE_DIM) of 16-bit floats. The scores q @ k^T stay
+ * in registers.
+ *
+ * A work-group computes 16 WARPS_M rows of one result. It loads its rows of q, and then stages of k
+ * and v, each with KEYS_OF_WARP keys for each of the WARPS_K warps that share 16 rows. A warp keeps
+ * the maximum of its scores and the sum of their exponentials. If the maximum grows from one stage
+ * to the next, it scales its sums down. In the end, the sums of the WARPS_K warps are added.
+ *
+ * Each matrix is read where it is, with strides: by row, by column, and for each of the dimensions
+ * that number the matrices (SIZES). DIVIDES: the greatest power of two, up to 8, by which the
+ * matrix's offset, all its strides but one of 1, and the number of elements along that one can be
+ * divided. bias has a row of floats for each query, BIAS_ROW floats apart, and an even number of
+ * floats in a row. Its values are multiplied by log2(e).
+ *
+ * Source: T. Dao, D. Fu, S. Ermon, A. Rudra, C. Re, "FlashAttention: fast and memory-efficient exact
+ * attention with IO-awareness", 2022; M. Milakov, N. Gimelshein, "Online normalizer calculation for
+ * softmax", 2018. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* matrices are 16-bit floats */
+#define QUERIES 197
+#define KEYS 197
+#define DIM 64 /* numbers of a query and of a key */
+#define VALUE_DIM 64 /* numbers of a value and of a result */
+#define WARPS_M 2 /* warps along the queries */
+#define WARPS_K 2 /* warps that share the keys of the same queries */
+#define KEYS_OF_WARP 32 /* keys of a stage for each warp; a multiple of 16 */
+#define SLOTS 2 /* stages that shared memory holds: 2, or 1 if there is only one stage */
+#define FACTOR 0.18f /* the factor of scores, times log2(e) */
+#define DIMS 2 /* dimensions that number the matrices */
+#define SIZES { 8, 3 } /* their sizes, outermost first */
+#define Q_STRIDES { 113472, 64 } /* strides along these dimensions */
+#define Q_ROW 576
+#define Q_COLUMN 1
+#define Q_OFFSET 0
+#define Q_DIVIDES 8
+#define K_STRIDES { 113472, 64 }
+#define K_ROW 576
+#define K_COLUMN 1
+#define K_OFFSET 192
+#define K_DIVIDES 8
+#define V_STRIDES { 113472, 64 }
+#define V_ROW 576
+#define V_COLUMN 1
+#define V_OFFSET 384
+#define V_DIVIDES 8
+#define OUT_STRIDES { 37824, 64 }
+#define OUT_ROW 192
+#define OUT_COLUMN 1
+#define OUT_DIVIDES 8
+#define BIASED 1 /* 1: there is a bias; 0: there is none */
+#define BIAS_STRIDES { 0, 39006 }
+#define BIAS_ROW 198
+#endif
+
+#include "dialect/common.h"
+#include "mma/neighbours.h"
+#include "mma/warp.h"
+#include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/ldmatrix.h"
+
+#define THREADS (32 * WARPS_M * WARPS_K)
+#define TILE (16 * WARPS_M) /* queries of a work-group */
+#define STAGE (KEYS_OF_WARP * WARPS_K) /* keys of a stage */
+#define STEPS CEIL_DIV(DIM, 16)
+#define FRAGMENTS CEIL_DIV(VALUE_DIM, 16)
+#define PITCH (16 * STEPS + 8) /* distance between rows in shared memory; the 8 avoid conflicts */
+#define VALUE_PITCH (16 * FRAGMENTS + 8)
+#define SLOT (STAGE * (PITCH + VALUE_PITCH))
+#define SUMS_PITCH (16 * FRAGMENTS + 4)
+
+/* Returns the offset of matrix `number`. */
+INLINE size_t place(int number, const int (&strides)[DIMS])
+{
+    constexpr int sizes[DIMS] = SIZES;
+    size_t result = 0;
+    UNROLL for (int dim = DIMS - 1; dim >= 0; dim--) {
+        result += (size_t)(number % sizes[dim]) * (size_t)strides[dim];
+        number /= sizes[dim];
+    }
+    return result;
+}
+
+/* Copies `rows` rows of a matrix to shared memory, of which `left` are inside the matrix. The other
+ * rows, and the columns from `columns` up to the next multiple of 16, are set to zero. */
+template <int rows, int columns, int row_stride, int column_stride, int divides>
+INLINE void copy_rows(HALF *target, const HALF *from, int left)
+{
+    constexpr int padded = CEIL_DIV(columns, 16) * 16, pitch = padded + 8;
+    if constexpr (column_stride == 1 && divides > 1) {
+        constexpr int units = padded / divides;
+        for (int unit = LOCAL_ID(0); unit < rows * units; unit += THREADS) {
+            int row = unit / units, column = unit % units * divides;
+            bool inside = row < left && column < columns;
+            const HALF *source = from + (inside ? row * row_stride + column : 0);
+            uint to = shared_address(target + row * pitch + column);
+            if constexpr (divides == 8)
+                cp_async_16(to, source, inside ? 16 : 0);
+            else
+                cp_async_ca<2 * divides>(to, source, inside ? 2 * divides : 0);
+        }
+    } else {
+        /* neighbouring work-items read neighbouring elements */
+        constexpr bool by_column = column_stride <= row_stride;
+        for (int unit = LOCAL_ID(0); unit < rows * padded; unit += THREADS) {
+            int row = by_column ? unit / padded : unit % rows;
+            int column = by_column ? unit % padded : unit / rows;
+            bool inside = row < left && column < columns;
+            target[row * pitch + column] =
+                inside ? from[row * row_stride + column * column_stride] : (HALF)0;
+        }
+    }
+}
+
+/* Returns the operand of mma at `first`: its first row of 16, and the first of 16 columns. */
+INLINE uint4 load_operand(const HALF *first, int pitch, bool by_row)
+{
+    int lane = LOCAL_ID(0) % 32;
+    int row = by_row ? lane % 16 : lane % 8 + lane / 16 * 8;
+    int column = by_row ? lane / 16 * 8 : lane / 8 % 2 * 8;
+    return ldmatrix_x4(shared_address(first + row * pitch + column));
+}
+
+/* Returns the largest of a row's values, which four neighbouring lanes hold. */
+INLINE float largest_of_row(float value)
+{
+    UNROLL for (uint step = 1; step < 4; step *= 2) {
+        float other = __shfl_sync(0xffffffffu, value, LOCAL_ID(0) % 32 ^ step);
+        value = MAXIMUM(value, other);
+    }
+    return value;
+}
+
+INLINE float sum_of_row(float value)
+{
+    UNROLL for (uint step = 1; step < 4; step *= 2)
+        value += __shfl_sync(0xffffffffu, value, LOCAL_ID(0) % 32 ^ step);
+    return value;
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k, const HALF *v,
+                                                    const float *RESTRICT bias,
+                                                    HALF *RESTRICT target)
+{
+    DYNAMIC_SHARED(uint4, memory)
+    pdl_trigger_and_wait();
+    constexpr int q_strides[DIMS] = Q_STRIDES, k_strides[DIMS] = K_STRIDES;
+    constexpr int v_strides[DIMS] = V_STRIDES, out_strides[DIMS] = OUT_STRIDES;
+    HALF *queries = (HALF *)memory, *slots = queries + TILE * PITCH;
+    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32;
+    int warp_m = warp % WARPS_M, warp_k = warp / WARPS_M;
+    constexpr int tiles = CEIL_DIV(QUERIES, TILE), stages = CEIL_DIV(KEYS, STAGE);
+    int number = GROUP_ID(0) / tiles, first = GROUP_ID(0) % tiles * TILE;
+    k += place(number, k_strides) + K_OFFSET;
+    v += place(number, v_strides) + V_OFFSET;
+
+    auto copy_stage = [&](int stage) {
+        if (stage < stages) {
+            HALF *keys = slots + stage % SLOTS * SLOT;
+            int key = stage * STAGE;
+            copy_rows<STAGE, DIM, K_ROW, K_COLUMN, K_DIVIDES>(keys, k + (size_t)key * K_ROW,
+                                                              KEYS - key);
+            copy_rows<STAGE, VALUE_DIM, V_ROW, V_COLUMN, V_DIVIDES>(
+                keys + STAGE * PITCH, v + (size_t)key * V_ROW, KEYS - key);
+        }
+        cp_async_commit_group();
+    };
+    copy_rows<TILE, DIM, Q_ROW, Q_COLUMN, Q_DIVIDES>(
+        queries, q + place(number, q_strides) + Q_OFFSET + (size_t)first * Q_ROW, QUERIES - first);
+    copy_stage(0);
+
+    float sums[2 * FRAGMENTS][4] = {};
+    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
+    _Pragma("unroll 1") for (int stage = 0; stage < stages; stage++) {
+        cp_async_wait_group<0>();
+        BARRIER();
+        copy_stage(stage + 1);
+        const HALF *keys = slots + stage % SLOTS * SLOT + warp_k * KEYS_OF_WARP * PITCH;
+        const HALF *values = slots + stage % SLOTS * SLOT + STAGE * PITCH +
+                             warp_k * KEYS_OF_WARP * VALUE_PITCH;
+        int key0 = stage * STAGE + warp_k * KEYS_OF_WARP;
+
+        float scores[KEYS_OF_WARP / 8][4] = {};
+        UNROLL for (int step = 0; step < STEPS; step++) {
+            uint4 of_queries = load_operand(queries + warp_m * 16 * PITCH + step * 16, PITCH, true);
+            UNROLL for (int j = 0; j < KEYS_OF_WARP / 16; j++) {
+                uint4 of_keys = load_operand(keys + j * 16 * PITCH + step * 16, PITCH, false);
+                mma_sync(scores[2 * j], of_queries, of_keys.x, of_keys.y);
+                mma_sync(scores[2 * j + 1], of_queries, of_keys.z, of_keys.w);
+            }
+        }
+
+        UNROLL for (int half = 0; half < 2; half++) {
+#if BIASED
+            constexpr int bias_strides[DIMS] = BIAS_STRIDES;
+            int query = MINIMUM(first + warp_m * 16 + half * 8 + lane / 4, QUERIES - 1);
+            const float *of_query = bias + place(number, bias_strides) + BIAS_ROW * (size_t)query;
+#endif
+            float before = largest[half];
+            UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++) {
+                int key = key0 + j * 8 + lane % 4 * 2;
+                float2 added = make_float2(0.0f, 0.0f);
+#if BIASED
+                if (key < KEYS)
+                    added = *(const float2 *)(of_query + key);
+#endif
+                float *both = scores[j] + 2 * half;
+                both[0] = key < KEYS ? FMA(both[0], FACTOR, added.x) : -INFINITY;
+                both[1] = key + 1 < KEYS ? FMA(both[1], FACTOR, added.y) : -INFINITY;
+                largest[half] = MAXIMUM(largest[half], both[0]);
+                largest[half] = MAXIMUM(largest[half], both[1]);
+            }
+            largest[half] = largest_of_row(largest[half]);
+            /* all scores may be -inf, where differences would be NaN */
+            float subtracted = largest[half] == -INFINITY ? 0.0f : largest[half];
+            float scale = exp2f(before - subtracted);
+            total[half] *= scale;
+            UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+                UNROLL for (int c = 0; c < 2; c++) {
+                    float &score = scores[j][2 * half + c];
+                    score = exp2f(score - subtracted);
+                    total[half] += score;
+                }
+            UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
+                sums[j][2 * half] *= scale;
+                sums[j][2 * half + 1] *= scale;
+            }
+        }
+
+        UNROLL for (int step = 0; step < KEYS_OF_WARP / 16; step++) {
+            const float (&left)[4] = scores[2 * step], (&right)[4] = scores[2 * step + 1];
+            uint4 weights = make_uint4(two_halves(left[0], left[1]), two_halves(left[2], left[3]),
+                                       two_halves(right[0], right[1]),
+                                       two_halves(right[2], right[3]));
+            UNROLL for (int j = 0; j < FRAGMENTS; j++) {
+                const HALF *from = values + (step * 16 + lane % 16) * VALUE_PITCH + j * 16 +
+                                   lane / 16 * 8;
+                uint4 of_values = ldmatrix_x4_trans(shared_address(from));
+                mma_sync(sums[2 * j], weights, of_values.x, of_values.y);
+                mma_sync(sums[2 * j + 1], weights, of_values.z, of_values.w);
+            }
+        }
+    }
+
+    BARRIER(); /* the sums overwrite the matrices */
+    float *shared_sums = (float *)memory;
+    float *maxima = shared_sums + WARPS_K * TILE * SUMS_PITCH, *totals = maxima + WARPS_K * TILE;
+    UNROLL for (int half = 0; half < 2; half++) {
+        int row = warp_k * TILE + warp_m * 16 + half * 8 + lane / 4;
+        UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++)
+            *(float2 *)(shared_sums + row * SUMS_PITCH + j * 8 + lane % 4 * 2) =
+                make_float2(sums[j][2 * half], sums[j][2 * half + 1]);
+        total[half] = sum_of_row(total[half]);
+        if (lane % 4 == 0) {
+            maxima[row] = largest[half];
+            totals[row] = total[half];
+        }
+    }
+    BARRIER();
+    target += place(number, out_strides) + (size_t)first * OUT_ROW;
+    constexpr int units = VALUE_DIM / OUT_DIVIDES;
+    constexpr bool by_column = OUT_COLUMN <= OUT_ROW;
+    for (int unit = LOCAL_ID(0); unit < TILE * units; unit += THREADS) {
+        int row = by_column ? unit / units : unit % TILE;
+        int column = (by_column ? unit % units : unit / TILE) * OUT_DIVIDES;
+        if (first + row >= QUERIES)
+            continue;
+        float most = -INFINITY, all = 0.0f, results[OUT_DIVIDES] = {};
+        UNROLL for (int part = 0; part < WARPS_K; part++)
+            most = MAXIMUM(most, maxima[part * TILE + row]);
+        UNROLL for (int part = 0; part < WARPS_K; part++) {
+            float scale = WARPS_K > 1 ? exp2f(maxima[part * TILE + row] - most) : 1.0f;
+            const float *from = shared_sums + (part * TILE + row) * SUMS_PITCH + column;
+            all += scale * totals[part * TILE + row];
+            UNROLL for (int c = 0; c < OUT_DIVIDES; c++)
+                results[c] += scale * from[c];
+        }
+        float share = 1.0f / all;
+        UNROLL for (int c = 0; c < OUT_DIVIDES; c++)
+            results[c] *= share;
+        store_neighbours(target + row * OUT_ROW + column * OUT_COLUMN, results);
+    }
+}

@@ -1,0 +1,381 @@
+"""Attention in one kernel: two products of matrices and the softmax between them.
+
+The algorithm attention_mma, for NVIDIA GPUs, keeps the scores in registers, and reads queries, keys
+and values where the layers before wrote them. Transposes and slices of these values, and the
+transpose of the result, need no copies.
+
+Source: T. Dao, D. Fu, S. Ermon, A. Rudra, C. Ré, "FlashAttention: fast and memory-efficient exact
+attention with IO-awareness", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.common import config_of, sizes_of
+from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
+from gossamer.ops.fused.views import View, common_sizes, linear, reorders, view_of
+from gossamer.ops.gpu import (
+    COPIED,
+    LaunchWork,
+    groups_per_unit,
+    product_cycles,
+    without_tensor_cores,
+)
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.strided import layout_variants
+from gossamer.ops.weights import Weights
+from gossamer.tensor import TensorSpec, rounded_up
+
+_SOURCE = Path(__file__).with_name("attention.cu")
+_MOST_DIM = 128
+"""Maximum number of elements of a query and of a value, limited by registers."""
+_MOST_BIASES = 1 << 26
+"""Maximum number of elements of the bias."""
+_EXPONENTIALS = 16
+"""Exponentials that a multiprocessor computes per cycle."""
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A constant that is added to the scores.
+
+    name: name of the array among the fusion's constants.
+    factor: number by which the array is multiplied.
+    view: view of the array, in the shape of the scores.
+    """
+
+    name: str
+    factor: float
+    view: View
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(factor * q @ k.T + biases) @ v, for every index of the leading dimensions.
+
+    sizes: sizes of the leading dimensions.
+    entries: indices of the entries that q, k and v view.
+    q, k, v, out: views of shape (*sizes, rows, columns). `out` is a view of the fusion's output.
+    """
+
+    sizes: tuple[int, ...]
+    entries: tuple[int, int, int]
+    q: View
+    k: View
+    v: View
+    out: View
+    factor: float
+    biases: tuple[Bias, ...]
+
+    @property
+    def queries(self) -> int:
+        """Number of rows of q and of the result."""
+        return self.q.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        """Number of rows of k and of v."""
+        return self.k.shape[-2]
+
+    @property
+    def dim(self) -> int:
+        """Number of columns of q and of k."""
+        return self.q.shape[-1]
+
+    @property
+    def value_dim(self) -> int:
+        """Number of columns of v and of the result."""
+        return self.v.shape[-1]
+
+
+def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
+                 outputs: Sequence[TensorSpec]) -> Attention | None:
+    """Return the attention that a fusion computes; None if it computes something else.
+
+    inputs, outputs: specs of the fusion's inputs and outputs, in the formats that a kernel reads
+    and writes.
+    """
+    softmaxes = [index for index, part in enumerate(problem.parts)
+                 if isinstance(part, SoftmaxProblem) and not part.log
+                 and part.axis == len(part.input.shape) - 1]
+    if len(softmaxes) != 1 or len(problem.exits) != 1 or any(
+            0 in spec.shape for spec in (*inputs, *outputs)):
+        return None
+    scores = _scores_of(problem, problem.sources[softmaxes[0]][0])
+    second = next((index for index, sources in enumerate(problem.sources)
+                   if sources[:1] == ((softmaxes[0], 0),)), None)
+    if scores is None or second is None:
+        return None
+    first, factor, biases = scores
+    q, k = (_operand(problem, first, number, inputs) for number in (0, 1))
+    v = _operand(problem, second, 1, inputs)
+    out = _view_of_result(problem, second, outputs[0])
+    if q is None or k is None or v is None or out is None or v[2] != 1:
+        return None
+    views = [q[1], k[1].transposed(), v[1], out, *(bias.view for bias in biases)]
+    sizes = common_sizes([View(view.dims[:-2]) for view in views])
+    if sizes is None or len({math.prod(view.shape[:-2]) for view in views}) > 1:
+        return None
+    sizes = sizes or (1,)
+    divided = [view.reshaped((*sizes, *view.shape[-2:])) for view in views]
+    if any(view is None or not view.is_strided for view in divided):
+        return None
+    of_q, of_k, of_v, of_out, *of_biases = (view for view in divided if view is not None)
+    return Attention(
+        sizes, (q[0], k[0], v[0]), of_q, of_k, of_v, of_out, factor * q[2] * k[2],
+        tuple(replace(bias, view=view) for bias, view in zip(biases, of_biases, strict=True)))
+
+
+def _scores_of(problem: FusionProblem, source: Source) -> tuple[int, float, list[Bias]] | None:
+    """Return the product that is scaled and biased to a value, the factor and the biases."""
+    factor = 1.0
+    biases: list[Bias] = []
+    while source[0] >= 0:
+        index = source[0]
+        part = problem.parts[index]
+        if isinstance(part, MatmulProblem):
+            return index, factor, biases
+        if isinstance(part, ReshapeProblem):
+            if part.input.shape[-2:] != part.shape[-2:]:
+                return None
+        elif isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
+                part.dtypes == ("float32",) and part.inputs[0].shape == part.shape
+                and all(spec.dtype == "float32" for spec in part.operands)):
+            coefficients = linear(part.expression)
+            if coefficients is None:
+                return None
+            # a number that is added to all scores does not change the softmax
+            biases += [Bias(f"{index}.operand{operand}", factor * coefficients[operand],
+                            View.of(part.operands[operand], part.shape))
+                       for operand in part.constants if operand in coefficients]
+            (data,) = set(range(len(part.operands))) - set(part.constants)
+            factor *= coefficients.get(data, 0.0)
+        else:
+            return None
+        source = problem.sources[index][0]
+    return None
+
+
+def _operand(problem: FusionProblem, index: int, number: int,
+             inputs: Sequence[TensorSpec]) -> tuple[int, View, float] | None:
+    """Return the entry, the view and the factor of an operand of a product."""
+    product = problem.parts[index]
+    assert isinstance(product, MatmulProblem)
+    if product.constants or min(len(product.a.shape), len(product.b.shape)) < 2:
+        return None
+    scaled = view_of(problem, problem.sources[index][number], inputs)
+    if scaled is None:
+        return None
+    view = scaled.view.transposed() if number in product.transposed else scaled.view
+    *dims, rows, columns = view.dims
+    # dimensions of size 1 are broadcast
+    dims = [loops or (((size, 0),) if size > 1 else ()) for size, loops in zip(
+        product.batch, [()] * (len(product.batch) - len(dims)) + dims, strict=True)]
+    return scaled.entry, View((*dims, rows, columns), view.offset), scaled.factor
+
+
+def _view_of_result(problem: FusionProblem, second: int, output: TensorSpec) -> View | None:
+    """Return where a fusion's output has the result of a product."""
+    view: View | None = View.of(output)
+    index = problem.exits[0][0]
+    while index != second and index >= 0:
+        part = problem.parts[index]
+        if isinstance(part, ReshapeProblem) and view is not None:
+            view = view.reshaped(part.input.shape)
+        elif isinstance(part, CopyProblem) and reorders(part) and view is not None:
+            loops = dict(zip(part.dims, view.dims, strict=True))
+            view = View(tuple(loops[dim] for dim in range(len(loops))))
+        else:
+            return None
+        index = problem.sources[index][0][0]
+    return view if index == second else None
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """The division of an attention among work-groups.
+
+    warps_m: number of warps along the queries, each with 16 of them.
+    warps_k: number of warps that share the keys of the same queries.
+    keys: number of keys of a stage for each warp.
+    """
+
+    warps_m: int
+    warps_k: int
+    keys: int
+
+    def slots(self, attention: Attention) -> int:
+        """Number of stages that shared memory holds."""
+        return 2 if attention.keys > self.warps_k * self.keys else 1
+
+    def shared_bytes(self, attention: Attention) -> int:
+        """Bytes of shared memory per work-group."""
+        rows, stage = 16 * self.warps_m, self.warps_k * self.keys
+        pitch = rounded_up(attention.dim, 16) + 8
+        values = rounded_up(attention.value_dim, 16)
+        operands = 2 * (rows * pitch + self.slots(attention) * stage * (pitch + values + 8))
+        return max(operands, 4 * self.warps_k * rows * (values + 4 + 2))
+
+
+TILES = tuple(AttentionTile(*sizes) for sizes in (
+    (1, 4, 64), (1, 4, 32), (1, 4, 16), (1, 2, 32), (1, 1, 64), (2, 2, 32), (2, 2, 64), (2, 4, 32),
+    (4, 1, 64), (4, 1, 32), (4, 2, 32), (8, 1, 64)))
+"""The candidate tiles."""
+
+
+class AttentionMma(FusionAlgorithm):
+    """Attention in float16, with scores and sums in float32."""
+
+    name = "attention_mma"
+    patterns = (("matmul", "softmax", "matmul"),
+                ("matmul", "elementwise", "softmax", "matmul"),
+                ("matmul", "elementwise", "reshape", "elementwise", "reshape", "softmax", "matmul"))
+    takes_moves = True
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return bool(_layouts(problem))
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if (reason := without_tensor_cores(problem, device)) is not None:
+            return reason
+        layouts = _layouts(problem)
+        if not layouts:
+            return "needs two products of matrices and the softmax between them"
+        attention = layouts[0][1]
+        most = max(attention.dim, attention.value_dim)
+        if most > _MOST_DIM:
+            return f"supports rows of at most {_MOST_DIM} elements, not {most}"
+        if sum(math.prod(_sizes_of_bias(bias)) for bias in attention.biases) > _MOST_BIASES:
+            return "the bias has too many elements"
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        limits, found = device.limits, []
+        for variant, attention in _layouts(problem):
+            found += [replace(variant, config=config_of(tile)) for tile in TILES
+                      if tile.shared_bytes(attention) <= limits.shared_bytes_opt_in]
+        yield from sorted(found, key=lambda variant: self.expected_us(problem, variant, device))
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        attention, tile = _attention(problem, variant), sizes_of(AttentionTile, variant)
+        rows, stage = 16 * tile.warps_m, tile.warps_k * tile.keys
+        stages = -(-attention.keys // stage)
+        dim, value_dim = (rounded_up(size, 16) for size in (attention.dim, attention.value_dim))
+        copied = 2 * (rows * dim + stages * stage * (dim + value_dim)) / COPIED
+        scores = rows * stages * stage
+        multiplied = product_cycles(scores, 2 * (dim + value_dim), wgmma=False)
+        # each warp goes through its stages in order
+        in_order = stages * (400 + tile.keys * (dim + value_dim) / 16)
+        shared = tile.shared_bytes(attention)
+        warps = tile.warps_m * tile.warps_k
+        return LaunchWork(
+            math.prod(attention.sizes) * -(-attention.queries // rows),
+            groups_per_unit(shared, device.limits, max(1, 16 // warps)),
+            busy=max(copied, multiplied + scores / _EXPONENTIALS),
+            waited=in_order).expected_us(device.limits)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        attention, tile = _attention(problem, variant), sizes_of(AttentionTile, variant)
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "attention_mma", _macros(attention, tile),
+            architectures=("sm_80", "sm_100"), dynamic_shared=True))
+        q, k, v = map(input_buffer, attention.entries)
+        bias = None
+        if attention.biases:
+            bias = weights.packed(f"bias of attention {attention.biases}",
+                                  lambda arrays: _packed_bias(attention, arrays))
+        groups = math.prod(attention.sizes) * -(-attention.queries // (16 * tile.warps_m))
+        return State(problem, variant, device, [Launch(
+            kernel, (groups,), (32 * tile.warps_m * tile.warps_k,),
+            (q, k, v, q if bias is None else bias, output_buffer(0)),
+            tile.shared_bytes(attention))])
+
+
+def _layouts(problem: FusionProblem) -> list[tuple[Variant, Attention]]:
+    """Return the attention in each layout in which strides describe all its matrices."""
+    if any(spec.dtype != "float32" for spec in (*problem.inputs, *problem.outputs)):
+        return []
+    return [(variant, attention) for variant in layout_variants(problem, ("NCHW", "NHWC"))
+            for variant in (variant.as_fp16,)
+            if (attention := attention_of(problem, variant.inputs, variant.outputs)) is not None]
+
+
+def _attention(problem: FusionProblem, variant: Variant) -> Attention:
+    attention = attention_of(problem, variant.inputs, variant.outputs)
+    assert attention is not None  # variants() has found it
+    return attention
+
+
+def _divides(view: View) -> int:
+    """Return how many elements a kernel may read or write at once along a view's columns."""
+    if view.strides[-1] != 1:
+        return 1
+    return math.gcd(8, view.offset, view.shape[-1], *view.strides[:-1])
+
+
+def _sizes_of_bias(bias: Bias) -> tuple[int, ...]:
+    """Return the sizes of a bias's dimensions; 1 for those along which it is the same."""
+    return tuple(1 if stride == 0 else size
+                 for size, stride in zip(bias.view.shape, bias.view.strides, strict=True))
+
+
+def _shape_of_bias(attention: Attention) -> tuple[int, ...]:
+    """Return the shape of the sum of all biases."""
+    shape = np.broadcast_shapes(*map(_sizes_of_bias, attention.biases))
+    return (*shape[:-1], rounded_up(attention.keys, 2))
+
+
+def _packed_bias(attention: Attention, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the sum of all biases, times log2(e), with rows of an even number of elements."""
+    packed = np.zeros(_shape_of_bias(attention), np.float32)
+    for bias in attention.biases:
+        array = np.ascontiguousarray(arrays[bias.name], np.float32)
+        strides = tuple(array.itemsize * stride for stride in bias.view.strides)
+        packed[..., :attention.keys] += _LOG2_E * bias.factor * np.lib.stride_tricks.as_strided(
+            array, _sizes_of_bias(bias), strides)
+    return packed
+
+
+def _macros(attention: Attention, tile: AttentionTile) -> dict[str, object]:
+    macros: dict[str, object] = {
+        "HALVES": 1, "QUERIES": attention.queries, "KEYS": attention.keys, "DIM": attention.dim,
+        "VALUE_DIM": attention.value_dim, "WARPS_M": tile.warps_m, "WARPS_K": tile.warps_k,
+        "KEYS_OF_WARP": tile.keys, "SLOTS": tile.slots(attention),
+        "FACTOR": f"{attention.factor * _LOG2_E!r}f", "DIMS": len(attention.sizes),
+        "SIZES": _listed(attention.sizes), "BIASED": int(bool(attention.biases)),
+        **_strides("OUT", attention.out)}
+    for name, view in (("Q", attention.q), ("K", attention.k), ("V", attention.v)):
+        macros.update(_strides(name, view))
+        macros[f"{name}_OFFSET"] = view.offset
+    if attention.biases:
+        shape = _shape_of_bias(attention)
+        strides = [0 if size == 1 else math.prod(shape[dim + 1:])
+                   for dim, size in enumerate(shape[:-1])]
+        macros.update({"BIAS_STRIDES": _listed(strides[:-1]), "BIAS_ROW": strides[-1]})
+    return macros
+
+
+def _strides(name: str, view: View) -> dict[str, object]:
+    *strides, row, column = view.strides
+    return {f"{name}_STRIDES": _listed(strides), f"{name}_ROW": row, f"{name}_COLUMN": column,
+            f"{name}_DIVIDES": _divides(view)}
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return "{ " + ", ".join(map(str, numbers)) + " }"

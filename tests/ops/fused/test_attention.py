@@ -1,0 +1,264 @@
+"""Attention as one kernel of NVIDIA GPUs, on the GPU where there is one;
+tests/emulation/test_fusions.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.expression import Composer
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.copy.problem import slice_, transpose
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.attention import AttentionMma, attention_of
+from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source, entry, reference
+from gossamer.ops.fused.views import View
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.plan.fusion import find_fusions
+from gossamer.plan.plan import Plan
+from gossamer.tensor import TensorSpec, default_spec
+from tests.ops.harness import check_variants, random_inputs, random_weights
+from tests.ops.recording import RecordingDevice, check_kernels_build
+
+ALGORITHM = AttentionMma()
+Value = tuple[Source, TensorSpec]
+
+
+class Parts:
+    """The parts of a fusion, added one after another."""
+
+    def __init__(self) -> None:
+        self.parts: list[Problem] = []
+        self.sources: list[tuple[Source, ...]] = []
+        self.entries = 0
+
+    def entry(self, *shape: int) -> Value:
+        self.entries += 1
+        return entry(self.entries - 1), default_spec(shape)
+
+    def add(self, problem: Problem, *values: Value) -> Value:
+        self.parts.append(problem)
+        self.sources.append(tuple(source for source, _ in values))
+        return (len(self.parts) - 1, 0), problem.outputs[0]
+
+    def reshape(self, value: Value, *shape: int) -> Value:
+        return self.add(ReshapeProblem(value[1], shape), value)
+
+    def transpose(self, value: Value, *permutation: int) -> Value:
+        return self.add(transpose(value[1], permutation), value)
+
+    def part(self, value: Value, axis: int, start: int, end: int) -> Value:
+        return self.add(slice_(value[1], [start], [end], [axis]), value)
+
+    def scale(self, value: Value, factor: float) -> Value:
+        composer = Composer()
+        _, expression = composer.build(composer.operand("x") * factor)
+        return self.add(ElementwiseProblem((value[1],), expression), value)
+
+    def bias(self, value: Value, shape: Sequence[int], factor: float = 1.0) -> Value:
+        composer = Composer()
+        _, expression = composer.build(composer.operand("x") * factor + composer.operand("bias"))
+        return self.add(ElementwiseProblem((value[1], default_spec(tuple(shape))), expression,
+                                           constants=(1,)), value)
+
+    def product(self, a: Value, b: Value, transposed: tuple[int, ...] = ()) -> Value:
+        return self.add(MatmulProblem(a[1], b[1], transposed=transposed), a, b)
+
+    def softmax(self, value: Value) -> Value:
+        return self.add(SoftmaxProblem(value[1], len(value[1].shape) - 1), value)
+
+    def problem(self, *exits: Value) -> FusionProblem:
+        return FusionProblem(tuple(self.parts), tuple(self.sources),
+                             tuple(source for source, _ in exits))
+
+
+def of_tokens(batch: int, tokens: int, heads: int, dim: int) -> FusionProblem:
+    """Queries, keys and values of one product, as exporters write scaled_dot_product_attention."""
+    p = Parts()
+    whole = p.reshape(p.entry(batch * tokens, 3 * heads * dim), batch, tokens, 3, heads, dim)
+    moved = p.transpose(whole, 2, 0, 3, 1, 4)
+    q, k, v = (p.reshape(p.part(moved, 0, index, index + 1), batch, heads, tokens, dim)
+               for index in range(3))
+    keys = p.transpose(p.reshape(k, batch * heads, tokens, dim), 0, 2, 1)
+    keys = p.scale(p.reshape(keys, batch, heads, dim, tokens), 0.5)
+    result = p.product(p.softmax(p.product(p.scale(q, 0.3), keys)), v)
+    return p.problem(p.reshape(p.transpose(result, 0, 2, 1, 3), batch * tokens, heads * dim))
+
+
+def of_windows(batch: int, windows: int, tokens: int, heads: int, dim: int) -> FusionProblem:
+    """Windows of an image, with a bias for each head and a mask for each window."""
+    p = Parts()
+    whole = p.reshape(p.entry(batch * windows * tokens, 3 * heads * dim),
+                      batch * windows, tokens, 3, heads, dim)
+    moved = p.transpose(whole, 2, 0, 3, 1, 4)
+    q, k, v = (p.reshape(p.part(moved, 0, index, index + 1), batch * windows, heads, tokens, dim)
+               for index in range(3))
+    scores = p.bias(p.product(p.scale(q, 0.4), k, (1,)), (1, heads, tokens, tokens))
+    scores = p.reshape(scores, batch, windows, heads, tokens, tokens)
+    scores = p.bias(scores, (1, windows, 1, tokens, tokens))
+    scores = p.reshape(scores, batch * windows, heads, tokens, tokens)
+    result = p.transpose(p.product(p.softmax(scores), v), 0, 2, 1, 3)
+    return p.problem(p.reshape(result, batch * windows, tokens, heads * dim))
+
+
+def of_images(batch: int, pixels: tuple[int, int], heads: int, dim: int, value_dim: int,
+              queries: int) -> FusionProblem:
+    """Queries, keys and values of three convolutions, and a scaled product with a bias."""
+    p = Parts()
+    q = p.reshape(p.entry(batch, heads * dim, 1, queries), batch, heads, dim, queries)
+    keys = pixels[0] * pixels[1]
+    k = p.reshape(p.entry(batch, heads * dim, *pixels), batch, heads, dim, keys)
+    v = p.reshape(p.entry(batch, heads * value_dim, *pixels), batch, heads, value_dim, keys)
+    scores = p.bias(p.product(q, k, (0,)), (1, heads, queries, keys), 0.25)
+    result = p.transpose(p.product(p.softmax(scores), v, (1,)), 0, 1, 3, 2)
+    return p.problem(p.reshape(result, batch, heads * value_dim, 1, queries))
+
+
+def of_heads(batch: int, queries: int, keys: int, heads: int, dim: int,
+             value_dim: int) -> FusionProblem:
+    """Queries of their own; keys and values beside each other for each head."""
+    p = Parts()
+    q = p.transpose(p.entry(batch, queries, heads, dim), 0, 2, 1, 3)
+    both = p.reshape(p.entry(batch, keys, heads * (dim + value_dim)), batch, keys, heads,
+                     dim + value_dim)
+    k = p.transpose(p.part(both, 3, 0, dim), 0, 2, 3, 1)
+    v = p.transpose(p.part(both, 3, dim, dim + value_dim), 0, 2, 1, 3)
+    result = p.product(p.softmax(p.product(q, k)), v)
+    return p.problem(p.reshape(p.transpose(result, 0, 2, 1, 3), batch, queries,
+                               heads * value_dim))
+
+
+PROBLEMS = {
+    "tokens": of_tokens(2, 21, 3, 16),
+    "odd tokens": of_tokens(1, 50, 2, 12),
+    "long": of_tokens(1, 197, 1, 64),
+    "windows": of_windows(2, 3, 9, 2, 8),
+    "images": of_images(2, (5, 4), 2, 16, 24, 7),
+    "heads": of_heads(2, 5, 40, 3, 10, 14),
+}
+
+
+def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compare the outputs of variants with the reference."""
+    assert ALGORITHM.recognises(problem)
+    check_variants(ALGORITHM, problem, device, variants)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_attention_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
+
+
+@pytest.mark.slow
+def test_it_builds_without_spills() -> None:
+    check_kernels_build(ALGORITHM, [of_tokens(8, 197, 3, 64), of_heads(1, 49, 196, 8, 128, 128),
+                                    of_images(2, (7, 7), 8, 32, 128, 49), PROBLEMS["windows"]])
+
+
+def evaluated(problem: FusionProblem, inputs: Sequence[np.ndarray],
+              weights: dict[str, np.ndarray]) -> np.ndarray:
+    """Compute an attention from its views, in float64."""
+    attention = attention_of(problem, problem.inputs, problem.outputs)
+    assert attention is not None
+
+    def seen(array: np.ndarray, view: View) -> np.ndarray:
+        flat = array.ravel()[view.offset:]
+        return np.lib.stride_tricks.as_strided(
+            flat, view.shape, [stride * array.itemsize for stride in view.strides])
+
+    arrays = [array.astype(np.float64) for array in inputs]
+    q, k, v = (seen(arrays[index], view) for index, view in zip(
+        attention.entries, (attention.q, attention.k, attention.v), strict=True))
+    scores = attention.factor * q @ k.swapaxes(-1, -2)
+    for bias in attention.biases:
+        scores = scores + bias.factor * seen(weights[bias.name].astype(np.float64), bias.view)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    result = np.full(problem.outputs[0].shape, np.nan)
+    seen(result, attention.out)[...] = powers / powers.sum(-1, keepdims=True) @ v
+    return result
+
+
+SMALL = st.integers(1, 5)
+
+
+@given(st.one_of(
+    st.builds(of_tokens, SMALL, SMALL, SMALL, SMALL),
+    st.builds(of_windows, SMALL, SMALL, SMALL, SMALL, SMALL),
+    st.builds(of_images, SMALL, st.tuples(SMALL, SMALL), SMALL, SMALL, SMALL, SMALL),
+    st.builds(of_heads, SMALL, SMALL, SMALL, SMALL, SMALL, SMALL)))
+def test_views_describe_the_attention(problem: FusionProblem) -> None:
+    inputs, weights = random_inputs(problem), random_weights(problem)
+    np.testing.assert_allclose(evaluated(problem, inputs, weights),
+                               reference(problem, inputs, weights)[0], rtol=1e-6, atol=1e-9)
+
+
+def test_images_with_channels_last_are_read_where_they_are() -> None:
+    variants = list(ALGORITHM.variants(PROBLEMS["images"], RecordingDevice()))
+    assert {variant.inputs[0].layout for variant in variants} == {"NCHW", "NHWC"}
+
+
+def test_other_layers_are_not_recognised() -> None:
+    def parts(squares: bool = False) -> tuple[Parts, Value, Value]:
+        p = Parts()
+        q, k, v = (p.entry(2, 3, 4) for _ in range(3))
+        scores = p.product(q, k, (1,))
+        if squares:
+            composer = Composer()
+            x = composer.operand("x")
+            problem = ElementwiseProblem((scores[1],), composer.build(x * x)[1])
+            scores = p.add(problem, scores)
+        softmax = p.softmax(scores)
+        return p, softmax, p.product(softmax, v)
+
+    p, softmax, result = parts()
+    assert ALGORITHM.recognises(p.problem(result))
+    assert not ALGORITHM.recognises(p.problem(result, softmax))
+    p, _, result = parts(squares=True)
+    assert not ALGORITHM.recognises(p.problem(result))
+
+
+def test_long_rows_give_a_reason() -> None:
+    assert ALGORITHM.supports(of_tokens(1, 4, 1, 136), RecordingDevice()) == (
+        "supports rows of at most 128 elements, not 136")
+
+
+def _network(read_twice: bool = False) -> Graph:
+    """A layer of attention as exporters write it, without its output product."""
+    build, rng = GraphBuilder("attention"), np.random.default_rng(0)
+    x = build.input("x", (None, 21, 24))
+    weight = build.constant("w", rng.standard_normal((24, 72), np.float32))
+    y = build.reshape(build.add("matmul", [x, weight]), (-1, 21, 3, 2, 12))
+    moved = build.add("transpose", [y], permutation=(2, 0, 3, 1, 4))
+    q, k, v = (build.add("slice", [moved], starts=(index,), ends=(index + 1,), axes=(0,),
+                         steps=(1,)) for index in range(3))
+    q, k, v = (build.reshape(value, (-1, 2, 21, 12)) for value in (q, k, v))
+    k = build.add("transpose", [k], permutation=(0, 1, 3, 2))
+    scores = build.add("matmul", [build.apply("mul", q, build.constant("c", np.float32(0.3))), k])
+    result = build.add("matmul", [build.softmax(scores), v])
+    result = build.add("transpose", [result], permutation=(0, 2, 1, 3))
+    build.output(build.reshape(result, (-1, 21, 24)), (None, 21, 24))
+    if read_twice:
+        build.output(build.apply("relu", moved), (3, None, 2, 21, 12))
+    return build.finish()
+
+
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_a_network_has_the_copies_in_the_fusion(read_twice: bool) -> None:
+    plan = Plan(_network(read_twice), find("host"))
+    layers = plan.layers(2)
+    (fusion,) = [fusion for fusion in find_fusions(layers, [out.name for out in plan.outputs])
+                 if ALGORITHM.recognises(fusion.problem)]
+    copies = [layer.name for layer in layers if layer.op == "copy"]
+    assert len(copies) == 5
+    # a transpose that other layers read stays a layer of its own
+    assert [name for name in copies if name not in fusion.covers] == copies[:int(read_twice)]
