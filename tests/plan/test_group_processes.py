@@ -226,6 +226,31 @@ def test_memory_does_not_grow_with_the_batches(shared: PlanGroup) -> None:
     assert memory._end <= end + 12 * 4 * 4096
 
 
+def test_choices_of_many_batch_sizes_are_not_kept(shared: PlanGroup,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_processes, "_MOST_FORMS", 3)
+    arrays = processes(shared).arrays
+    sizes = [*range(1, 9), 1, 8, 7, 1, 2]
+    batches = [images(size, size) for size in sizes]
+    check(batches, shared.stream(batches))
+    before = len(os.listdir("/proc/self/fd"))
+    check(batches, shared.stream(batches))
+    # the size that was used last is kept
+    assert len(arrays._forms) == 3 and arrays.form(2) is arrays.form(2)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_times_are_those_of_the_member(shared: PlanGroup,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = processes(shared).processes
+
+    def compute(begin: Any) -> Any:
+        raise AssertionError("another device was asked")
+
+    monkeypatch.setattr(first, "compute", compute)
+    assert 0 < second.seconds(2) < SECONDS
+
+
 # bounds and errors
 
 
