@@ -196,6 +196,7 @@ class ProcessMember(Member):
     The process is started when a channel to it is opened. A process that was ready and has ended is
     replaced, but only once.
 
+    process: the process; None if there is none. It may have ended.
     error: why no more processes are started; None while they may be started.
     is_ready: whether the process has opened the device.
     deaths: number of processes that have ended unexpectedly.
@@ -209,7 +210,7 @@ class ProcessMember(Member):
         self.is_ready = False
         self.deaths = 0
         self._variables = variables
-        self._process: PythonProcess | None = None
+        self.process: PythonProcess | None = None
         self._last = Exception()
         # reentrant, because the garbage collector may end a group at any time
         self._lock = threading.RLock()
@@ -219,8 +220,8 @@ class ProcessMember(Member):
 
     @property
     def pid(self) -> int | None:
-        """Process ID; None if there is no process. The process may have ended."""
-        return None if self._process is None else self._process.pid
+        """Process ID of `process`."""
+        return None if self.process is None else self.process.pid
 
     def at_once(self, depth: int) -> int:
         return min(depth, _MOST_AT_ONCE)
@@ -245,9 +246,9 @@ class ProcessMember(Member):
     def start(self) -> None:
         """Start the process if there is none; set `error` if that fails."""
         with self._lock:
-            if self._process is None and self.error is None:
+            if self.process is None and self.error is None:
                 try:
-                    self._process = self._started()
+                    self.process = self._started()
                 except (OSError, GossamerError) as error:
                     self.error = DeviceError(
                         f"no process can be started for {self.calls.device.name}: {error}")
@@ -262,14 +263,14 @@ class ProcessMember(Member):
         """
         with self._lock:
             self.start()
-            if self.error is not None or self._process is None:
+            if self.error is not None or self.process is None:
                 raise _anew(self.error or self._last)
             with FORK_LOCK:
                 channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 # if the process has ended, the channel is closed with `other`
                 with other, suppress(OSError):
-                    socket.send_fds(self._process.channel, [b"channel"], [other.fileno()])
-            return self._process, channel
+                    socket.send_fds(self.process.channel, [b"channel"], [other.fileno()])
+            return self.process, channel
 
     def _started(self) -> PythonProcess:
         memory, network = self.arrays.memory, self.arrays.network(self.plan)
@@ -288,7 +289,7 @@ class ProcessMember(Member):
     def lost(self, process: PythonProcess) -> Exception:
         """Return the error of batches that a process has not answered before its end."""
         with self._lock:
-            if process is self._process:
+            if process is self.process:
                 # this thread is the first one that sees the end
                 self._last = DeviceLostError(
                     f"the process of {self.calls.device.name} {process.ending()}")
@@ -308,7 +309,7 @@ class ProcessMember(Member):
         error: the error of all further batches.
         """
         self.error = error
-        process = self._process
+        process = self.process
         if process is not None:
             process.kill()
 
@@ -319,9 +320,9 @@ class ProcessMember(Member):
 
     def _forget(self) -> None:
         self.is_ready = False
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
 
 class _Channel:
@@ -346,6 +347,9 @@ class _Channel:
 
         Raises an error if no process can be started. With None, there is no limit.
         """
+        while self._socket is not None and self._process is not self._member.process:
+            # another process has replaced the one of this channel: receive its end
+            self._receive()
         if not self._is_ready:
             if self._socket is None:
                 self._process, self._socket = self._member.connected()
@@ -394,7 +398,7 @@ class _Channel:
             data = b""
         if not data:
             error = self._member.lost(self._process)
-            self._answers.update(dict.fromkeys(self._sent, error))
+            self._answers.update({number: _anew(error) for number in self._sent})
             self._sent.clear()
             self._is_ready, self._socket = False, None
             self._closing()

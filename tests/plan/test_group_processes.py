@@ -449,6 +449,24 @@ def test_the_last_device_says_why_nothing_is_computed(tmp_path: Path) -> None:
                 group(images(1))
 
 
+def test_channels_to_a_process_that_was_replaced(tmp_path: Path) -> None:
+    with started(made(tmp_path)) as group:
+        first = processes(group).processes[0]
+        begin = group.members.checked(images(2))
+        channels = [first.lanes(1) for _ in range(2)]
+        for channel in channels:
+            begin(channel)()
+        killed(pids(group)[0])
+        with pytest.raises(DeviceLostError, match="was ended by signal 9"):
+            begin(channels[0])()
+        assert_close(begin(channels[0])(), expected(images(2)))
+        # the other channels go over to the new process, too
+        for channel in (*channels, *channels):
+            assert_close(begin(channel)(), expected(images(2)))
+        assert_close(first.compute(begin), expected(images(2)))
+        assert first.deaths == 1
+
+
 def test_a_single_device_computes_again_what_its_process_has_not(tmp_path: Path) -> None:
     with started(made(tmp_path)) as group:
         member = processes(group).processes[0]
