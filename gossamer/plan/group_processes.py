@@ -152,6 +152,13 @@ class GroupArrays:
         """Return uninitialised arrays for the inputs of a batch."""
         return tuple(self.empty(spec.stored_shape, spec.stored_dtype)[0] for spec in form.inputs)
 
+    def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
+        """Return arrays of zeros for the inputs of a batch."""
+        arrays = self.inputs(self.form(batch))
+        for array in arrays:
+            array[...] = 0
+        return arrays
+
     def placed(self, form: _Form, arrays: Sequence[np.ndarray]) -> list[Placed]:
         """Return the inputs in shared memory, with the dtypes and shapes of the form.
 
@@ -193,9 +200,11 @@ class GroupArrays:
 class ProcessMember(Member):
     """A device of a group, and the process of the device.
 
-    The process is started when a channel to it is opened. A process that was ready and has ended is
+    The process is started when it is first needed. A process that was ready and has ended is
     replaced, but only once.
 
+    plan: the plan that has chosen the algorithms.
+    arrays: the arrays that the processes of the group share.
     process: the process; None if there is none. It may have ended.
     error: why no more processes are started; None while they may be started.
     is_ready: whether the process has opened the device.
@@ -209,8 +218,8 @@ class ProcessMember(Member):
         self.error: Exception | None = None
         self.is_ready = False
         self.deaths = 0
-        self._variables = variables
         self.process: PythonProcess | None = None
+        self._variables = variables
         self._last = Exception()
         # reentrant, because the garbage collector may end a group at any time
         self._lock = threading.RLock()
@@ -237,9 +246,7 @@ class ProcessMember(Member):
             self._for_calls.put(channel)
 
     def seconds(self, size: int) -> float:
-        inputs = self.arrays.inputs(self.arrays.form(size))
-        for array in inputs:
-            array[...] = 0
+        inputs = self.arrays.pinned(size)
         return seconds_of(lambda: self.compute(
             lambda channel: channel.begun(channel.take(size), inputs)))
 
@@ -263,8 +270,9 @@ class ProcessMember(Member):
         """
         with self._lock:
             self.start()
-            if self.error is not None or self.process is None:
-                raise _anew(self.error or self._last)
+            if self.error is not None:
+                raise _anew(self.error)
+            assert self.process is not None
             with FORK_LOCK:
                 channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 # if the process has ended, the channel is closed with `other`
@@ -303,7 +311,7 @@ class ProcessMember(Member):
                 self._forget()
             return _anew(self.error or self._last)
 
-    def end(self, error: Exception | None) -> None:
+    def end(self, error: Exception) -> None:
         """Kill the process, and start no other one.
 
         error: the error of all further batches.
@@ -335,6 +343,7 @@ class _Channel:
         self.calls: Calls = member.calls
         self._member = member
         self._numbers = itertools.count(1)
+        self._process: PythonProcess
         self._socket: socket.socket | None = None
         self._is_ready = False
         # the arrays of batches that the process has not answered: even if nobody waits for an
@@ -468,10 +477,7 @@ class DeviceProcesses(Members):
 
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
         self._check_usable()
-        arrays = self.arrays.inputs(self.arrays.form(batch))
-        for array in arrays:
-            array[...] = 0
-        return arrays
+        return self.arrays.pinned(batch)
 
     def free_contexts(self, calls: Calls) -> None:
         calls.device.synchronize()
