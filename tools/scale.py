@@ -100,7 +100,8 @@ def killed(group: PlanGroup, arrays: Sequence[Any], batches: int) -> None:
                                        err_msg=f"batch {index}")
             count += 1
             if index in kills:
-                pid = members.all[kills[index] % len(members.all)].pid  # type: ignore[attr-defined]
+                pid = members.processes[kills[index] % len(members.processes)].pid
+                assert pid is not None
                 print(f"batch {index}: killing process {pid}", flush=True)
                 os.kill(pid, signal.SIGKILL)
     assert count == batches, f"{count} results of {batches} batches"
@@ -108,11 +109,11 @@ def killed(group: PlanGroup, arrays: Sequence[Any], batches: int) -> None:
 
 
 def started(group: Streamed, arrays: Sequence[Any]) -> None:
-    """Wait until all processes of a group compute."""
-    group(*arrays[0])
-    if isinstance(group, PlanGroup) and isinstance(group.members, DeviceProcesses):
-        while not all(member.is_ready for member in group.members.all):  # type: ignore[attr-defined]
-            time.sleep(0.05)
+    """Wait until all devices of a group compute."""
+    if isinstance(group, PlanGroup):
+        begin = group.members.checked(arrays[0])
+        for member in group.members.all:
+            member.compute(begin)
 
 
 def measured(arguments: argparse.Namespace,

@@ -35,6 +35,12 @@ _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**24
 """Number of characters that every text line must stay below; enough for a few million numbers."""
 
+_MEMINFO = Path("/proc/meminfo")
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"),
+           Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Linux's file about the machine's memory, and the files with a container's memory limit (cgroups
+version 2 and version 1)."""
+
 
 def set_limit() -> int | None:
     """Return the limit in GOSSAMER_MAX_BYTES; None if it is not set.
@@ -96,6 +102,26 @@ def host_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 2**34
+
+
+def available_memory() -> int | None:
+    """Return the free memory in bytes, or the container's limit if lower.
+
+    If the free memory is unknown, the total memory of the machine is used instead. None means that
+    nothing is known.
+    """
+    limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
+    lines = [line.split() for line in _text(_MEMINFO).splitlines()]
+    free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]
+    return min([*limits, *(free or [host_memory()])]) or None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file; "" if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def raised(needed: int) -> str:

@@ -14,24 +14,21 @@ import os
 import pickle
 import queue
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gossamer.errors import GossamerError, first_line
+from gossamer.io.python_process import PythonProcess
 
 MOST_DEATHS = 3
 """Maximum number of replaced processes of a pool, as a multiple of its size."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is killed."""
-_ENDS_SECONDS = 5.0
-"""Seconds that a process may take to end after its pipe has failed; it is then killed."""
 _OOM_SCORE = "500"
 """The oom_score_adj of the processes (at most 1000): Linux kills them early if memory runs out."""
 
@@ -179,36 +176,15 @@ class ProcessPool:
         return process
 
 
-class _Process:
+class _Process(PythonProcess):
     """A process that calls one function after another.
 
     The constructor raises OSError if the process cannot start.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        if not sys.executable:
-            raise OSError("the path of the Python executable is unknown (sys.executable is empty)")
-        # the new process imports from the same folders as this one; -P keeps Python from adding
-        # the working directory
-        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        with ExitStack() as stack:
-            self._errors = stack.enter_context(tempfile.TemporaryFile())
-            # a separate process group keeps keyboard interrupts away from the process
-            self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {__name__} import work; work()"],
-                env={**os.environ, "PYTHONPATH": folders, **variables}, process_group=0,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
-            stack.pop_all()
-
-    @property
-    def pid(self) -> int:
-        """Process ID."""
-        return self._popen.pid
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._popen.poll() is not None
+        super().__init__(__name__, variables=variables)
+        self._stream = self.channel.makefile("rwb")
 
     def initialize(self, initializer: Callable[[], object]) -> None:
         """Call the initializer in the process.
@@ -230,57 +206,32 @@ class _Process:
 
         task: the pickled function and arguments.
         """
-        assert self._popen.stdin is not None and self._popen.stdout is not None
         try:
-            pickle.dump(task, self._popen.stdin, protocol=5)
-            self._popen.stdin.flush()
-            is_done, value = pickle.load(self._popen.stdout)
+            pickle.dump(task, self._stream, protocol=5)
+            self._stream.flush()
+            is_done, value = pickle.load(self._stream)
         except Exception:
-            # the process has ended, or its output is not a pickled result
-            raise ProcessEndedError(self._ending()) from None
+            # the process has ended, or its answer is not a pickled result
+            raise ProcessEndedError(self.ending()) from None
         if not is_done:
             raise value
         return value
 
-    def _ending(self) -> str:
-        """Wait for the end of the process, and describe how it ended."""
-        try:
-            status = self._popen.wait(_ENDS_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._popen.wait()
-            return "does not answer"
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
-        if status < 0:
-            return f"was ended by signal {-status}{said or '; is there too little memory?'}"
-        return f"ended with status {status}{said}"
-
-    def kill(self) -> None:
-        """Kill the process and its children, even during a call."""
-        if not self.has_ended:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
     def close(self) -> None:
         """Kill the process, wait for its end, and close its files."""
-        self.kill()
-        self._popen.wait()
-        for stream in (self._errors, self._popen.stdin, self._popen.stdout):
-            # closing fails if buffered data cannot be written to the ended process
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        super().close()
+        # closing fails if buffered data cannot be sent to the ended process
+        with suppress(OSError):
+            self._stream.close()
 
 
 def work() -> None:
-    """Run tasks until the parent process ends or closes the pipe."""
+    """Run tasks until the parent process ends or closes the channel."""
     # keyboard interrupts are handled by the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not mix with the results
+    results = os.fdopen(os.dup(0), "wb")
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(tasks,), daemon=True).start()
     while True:
@@ -289,7 +240,7 @@ def work() -> None:
 
 
 def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
-    """Receive tasks until the pipe is closed, then end this process.
+    """Receive tasks until the channel is closed, then end this process.
 
     This function runs in a separate thread, so that the process ends even during a task.
     """

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gossamer.io.limits import available_memory
+
 _MOST_BYTES = 2**40
 """Size of the address range in bytes. Only the part that blocks cover takes memory."""
 _STEPS = 4
@@ -66,11 +68,8 @@ class SharedMemory:
 
     @staticmethod
     def is_supported() -> bool:
-        """Return whether the system has memfd_create() and eventfd().
-
-        This class needs memfd_create(). Processes that share memory signal each other by eventfd().
-        """
-        return hasattr(os, "memfd_create") and hasattr(os, "eventfd")
+        """Return whether the system has memfd_create()."""
+        return hasattr(os, "memfd_create")
 
     def empty(self, shape: Sequence[int],
               dtype: np.typing.DTypeLike) -> tuple[np.ndarray, Place]:
@@ -107,10 +106,10 @@ class SharedMemory:
                 self._map.madvise(mmap.MADV_REMOVE, start, size)
 
     def _new_block(self, size: int) -> int:
-        if self._end + size > _MOST_BYTES:
+        # allocate the pages now: if this fails, it raises an error, whereas a later write to a
+        # missing page would kill the process, as the system does if it allocates more than it has
+        if self._end + size > _MOST_BYTES or size > (available_memory() or size):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        # allocate the pages now: if memory runs out, this call raises an error, whereas a later
-        # write to a missing page would kill the process
         os.posix_fallocate(self.descriptor, self._end, size)
         start = self._end
         self._sizes.append(size)

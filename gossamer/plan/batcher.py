@@ -26,7 +26,7 @@ from gossamer.plan.run.device_workers import (
     Closable,
     Member,
     Members,
-    Work,
+    SharedWork,
     failed,
     host_arrays,
 )
@@ -78,7 +78,7 @@ class Batcher(Closable):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise InputError(f"{name} {number!r}: expected a whole number of 1 or more")
         members = plan.members if isinstance(plan, PlanGroup) else Members(
-            [plan.calls("be batched")])
+            [Member(plan.calls("be batched"))])
         self._calls = members.all[0].calls
         self._latency = math.inf if latency is None else latency
         self._plan = plan
@@ -92,7 +92,7 @@ class Batcher(Closable):
         self.times = {size: max(each[size] for each in times.values())
                       for size in sorted(set.intersection(*map(set, times.values())))}
         self._waiting = WaitingRequests(times)
-        self._work = members.work(self._waiting.next_task, _DEPTH, len(sizes))
+        self._work = SharedWork(members, self._waiting.next_task, _DEPTH, len(sizes))
         self._is_closed = False
         self._work.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
@@ -148,7 +148,7 @@ class Batcher(Closable):
         request = self._request(inputs, named, deadline)
         with self._work.changed:
             error = self._add(request)
-            self._work.notify()
+            self._work.changed.notify()
         if error is not None:
             raise error
         return request.result
@@ -183,7 +183,7 @@ class Batcher(Closable):
             for request in made:
                 if isinstance(request, Request) and (error := self._add(request)):
                     request.fail(error)
-            self._work.notify(len(made))
+            self._work.changed.notify(len(made))
         return [request.result if isinstance(request, Request) else failed(request)
                 for request in made]
 
@@ -282,7 +282,7 @@ class Batcher(Closable):
         self._work.close()
 
 
-def _give_up(work: Work, waiting: WaitingRequests) -> None:
+def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
     """End a dropped batcher's threads, and fail its requests."""
     with work.changed:
         waiting.fail_all(InputError("the batcher was dropped; keep a reference to it until the "
@@ -300,13 +300,13 @@ def _times(members: Members, sizes: list[int],
     for member in members.usable:
         kind = member.calls.device.kind
         if kind not in times:
-            times[kind] = measured_times(partial(_seconds, members, member), sizes, most_s)
+            times[kind] = measured_times(partial(_seconds, member), sizes, most_s)
     return {member: times[member.calls.device.kind] for member in members.usable}
 
 
-def _seconds(members: Members, member: Member, size: int) -> float:
+def _seconds(member: Member, size: int) -> float:
     """Return the seconds of a batch of zeros on a device, including copies."""
-    seconds = members.seconds(member, size)
+    seconds = member.seconds(size)
     debug.logger.info("%s on %s: a batch of %d takes %s", member.calls.graph.name,
                       member.calls.device.name, size, duration_text(1e6 * seconds))
     return seconds

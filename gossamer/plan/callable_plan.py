@@ -11,7 +11,7 @@ from gossamer.model.graph import Graph
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls, TailCalls
 from gossamer.plan.run.context import single
-from gossamer.plan.run.device_workers import Closable, Members
+from gossamer.plan.run.device_workers import Closable, Member, Members
 from gossamer.plan.run.stream import ResultStream
 
 
@@ -222,7 +222,8 @@ class CallablePlan(Closable):
             If `batches` is not an iterable of batches, if another argument is invalid, or if the
             plan is closed.
         """
-        return ResultStream(Members([self.calls("be streamed")]), batches, depth, errors)
+        return ResultStream(
+            Members([Member(self.calls("be streamed"))]), batches, depth, errors)
 
     def calls(self, use: str) -> Calls:
         """Return the object that runs the plan, for uses other than calling it.

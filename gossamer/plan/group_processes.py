@@ -1,26 +1,27 @@
-"""The devices of a group, each with its own process.
+"""The devices of a group, each with its own process, as the parent process sees them.
 
 One Python interpreter cannot feed several fast GPUs. Therefore each device has a process, which
-computes batches in shared memory and exchanges short messages with the parent process. In the
-parent process, a group has one thread. This thread distributes the batches of all streams, batchers
-and calls of the group, and receives the answers. No other thread starts, replaces or ends
-processes.
+computes batches in shared memory (`group_worker.py`). As in groups without processes, each stream
+or batcher has a thread for each device (`device_workers.py`); in place of lanes, the thread has a
+channel to the device's process, over which short messages are sent. Calls use channels that are
+kept for them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import select
+import pickle
+import socket
 import sys
 import threading
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from operator import is_
+from functools import cached_property
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -36,39 +37,40 @@ from gossamer.errors import (
     InputError,
     OutOfMemoryError,
 )
-from gossamer.io.shared_memory import SharedMemory
-from gossamer.plan.group_process import (
-    STARTING,
-    Form,
-    GroupArrays,
-    ProcessLanes,
-    ProcessMember,
-)
-from gossamer.plan.group_tasks import Changed, ProcessWork, Task
+from gossamer.io.python_process import FORK_LOCK, PythonProcess
+from gossamer.io.shared_memory import Place, SharedMemory
+from gossamer.io.shared_object import SharedObject
+from gossamer.plan.choose.saved_options import stored
+from gossamer.plan.group_worker import MESSAGE_BYTES
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.calls import Calls, form_of
+from gossamer.plan.policy import Policy
+from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
-    BatchTask,
     Begin,
-    Collect,
     Member,
     Members,
-    host_arrays,
-    like_inputs,
+    ReplacedError,
     seconds_of,
 )
+from gossamer.tensor import TensorSpec
 
-_MOST_DEATHS = 2
-"""Maximum number of times that a batch is computed again because a process has ended. There is a
-maximum because the batch itself may be the reason."""
-_MOST_KNOWN = 64
-"""Maximum number of batch forms (see form_of()) that are remembered."""
-_MOST_DEPTH = 32
-"""Maximum number of batches in progress on each device. A socket holds more messages than these
-batches need, so that neither end waits while it sends."""
-_CALLS_DEPTH = 3
+WORKER = "gossamer.plan.group_worker"
+"""The module whose function `work` each of the processes runs."""
+_COPIERS = 8
+"""Maximum number of threads that copy callers' arrays to shared memory."""
+_PART_BYTES = 2**20
+"""Minimum number of bytes that each thread copies."""
+_MOST_FORMS = 64
+"""Maximum number of batch sizes whose choices are kept in shared memory."""
+_MOST_AT_ONCE = 32
+"""Maximum number of batches in flight on a channel. A socket holds more messages than these batches
+need, so that neither end waits while it sends."""
+_CALLS_AT_ONCE = 3
 """Maximum number of calls in progress on each device."""
+
+Placed = tuple[np.ndarray, Place]
+"""An array in shared memory, and its place in this memory."""
 
 
 def have_processes(devices: Sequence[Device]) -> bool:
@@ -86,403 +88,425 @@ def _anew(error: Exception) -> Exception:
     return type(error)(str(error))
 
 
+class _Form:
+    """The specs and choices of one batch size.
+
+    inputs, outputs: specs of the network's inputs and outputs, in order.
+    choices: the pickled choices for the layers, by the plan that has made the choices.
+    """
+
+    def __init__(self, plans: Sequence[Plan], batch: int, memory: SharedMemory) -> None:
+        self.batch = batch
+        self.choices: dict[Plan, Placed] = {}
+        for plan in plans:
+            data = pickle.dumps(stored({batch: plan.program(batch)}, plan.device))
+            self.choices[plan] = memory.empty((len(data),), np.uint8)
+            self.choices[plan][0][...] = np.frombuffer(data, np.uint8)
+        program, graph = plans[0].program(batch), plans[0].graph
+        self.inputs = [program.specs[program.inputs[info.name]] for info in graph.inputs]
+        self.outputs = [program.specs[program.outputs[info.name]] for info in graph.outputs]
+
+
+class GroupArrays:
+    """Arrays in memory that the processes of a group share.
+
+    plans: one plan for each kind of device.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.memory = SharedMemory()
+        self._plans = plans
+        self._networks: dict[Plan, SharedObject] = {}
+        self._forms: dict[int, _Form] = {}
+        self._lock = threading.Lock()
+        self._threads = max(1, min(_COPIERS, processors()))
+        self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
+
+    def network(self, plan: Plan) -> SharedObject:
+        """Return the graph of a plan as a shared object, which the plan's processes load."""
+        with self._lock:
+            if plan not in self._networks:
+                self._networks[plan] = SharedObject(plan.graph)
+            return self._networks[plan]
+
+    def form(self, batch: int) -> _Form:
+        """Return the form of a batch size. A new batch size is planned first."""
+        with self._lock:
+            form = self._forms.pop(batch, None) or _Form(self._plans, batch, self.memory)
+            self._forms[batch] = form
+            if len(self._forms) > _MOST_FORMS:
+                # the form that was used least recently
+                del self._forms[next(iter(self._forms))]
+            return form
+
+    def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> Placed:
+        """Return an uninitialised array in shared memory."""
+        try:
+            return self.memory.empty(shape, dtype)
+        except OSError as error:
+            raise OutOfMemoryError(
+                f"{self._plans[0].graph.name}: there is too little memory to share with the "
+                f"processes of the devices: {error.strerror}") from None
+
+    def inputs(self, form: _Form) -> tuple[np.ndarray, ...]:
+        """Return uninitialised arrays for the inputs of a batch."""
+        return tuple(self.empty(spec.stored_shape, spec.stored_dtype)[0] for spec in form.inputs)
+
+    def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
+        """Return arrays of zeros for the inputs of a batch."""
+        arrays = self.inputs(self.form(batch))
+        for array in arrays:
+            array[...] = 0
+        return arrays
+
+    def placed(self, form: _Form, arrays: Sequence[np.ndarray]) -> list[Placed]:
+        """Return the inputs in shared memory, with the dtypes and shapes of the form.
+
+        Inputs that are elsewhere, or have another dtype or shape, are copied.
+        """
+        found = []
+        for spec, array in zip(form.inputs, arrays, strict=True):
+            place = None
+            if (isinstance(array, np.ndarray) and array.dtype == spec.stored_dtype
+                    and array.shape == spec.stored_shape):
+                place = self.memory.place(array)
+            found.append(self._copied(array, spec) if place is None else (array, place))
+        return found
+
+    def _copied(self, source: np.ndarray, spec: TensorSpec) -> Placed:
+        """Return a copy in shared memory. Several threads copy a large array."""
+        target, place = self.empty(spec.stored_shape, spec.stored_dtype)
+        parts = min(target.nbytes // _PART_BYTES, self._threads, len(target) if target.ndim else 1)
+        if parts < 2:
+            np.copyto(target, source)
+            return target, place
+        try:
+            list(self._copiers.map(np.copyto, np.array_split(target, parts),
+                                   np.array_split(source, parts)))
+        except RuntimeError:
+            # the threads were ended meanwhile
+            np.copyto(target, source)
+        return target, place
+
+    def close(self) -> None:
+        """End the threads that copy, and free files and memory; arrays in use stay valid."""
+        self._copiers.shutdown(wait=False)
+        for network in self._networks.values():
+            network.close()
+        self._forms.clear()
+        self.memory.release()
+
+
+class ProcessMember(Member):
+    """A device of a group, and the process of the device.
+
+    The process is started when it is first needed. A process that was ready and has ended is
+    replaced, but only once.
+
+    plan: the plan that has chosen the algorithms.
+    arrays: the arrays that the processes of the group share.
+    process: the process; None if there is none. It may have ended.
+    error: why no more processes are started; None while they may be started.
+    is_ready: whether the process has opened the device.
+    deaths: number of processes that have ended unexpectedly.
+    """
+
+    def __init__(self, plan: Plan, arrays: GroupArrays, variables: Mapping[str, str]) -> None:
+        super().__init__(plan.calls("be shared by several devices"))
+        self.plan = plan.choosing
+        self.arrays = arrays
+        self.error: Exception | None = None
+        self.is_ready = False
+        self.deaths = 0
+        self.process: PythonProcess | None = None
+        self._variables = variables
+        self._last = Exception()
+        # reentrant, because the garbage collector may end a group at any time
+        self._lock = threading.RLock()
+        self._for_calls: SimpleQueue[_Channel] = SimpleQueue()
+        for _ in range(_CALLS_AT_ONCE):
+            self._for_calls.put(_Channel(self))
+
+    @property
+    def pid(self) -> int | None:
+        """Process ID of `process`."""
+        return None if self.process is None else self.process.pid
+
+    def at_once(self, depth: int) -> int:
+        return min(depth, _MOST_AT_ONCE)
+
+    def lanes(self, most_idle: int) -> Any:
+        return _Channel(self)
+
+    def compute(self, begin: Begin) -> Any:
+        channel: Any = self._for_calls.get()
+        try:
+            return begin(channel)()
+        finally:
+            self._for_calls.put(channel)
+
+    def seconds(self, size: int) -> float:
+        inputs = self.arrays.pinned(size)
+        return seconds_of(lambda: self.compute(
+            lambda channel: channel.begun(channel.take(size), inputs)))
+
+    def start(self) -> None:
+        """Start the process if there is none; set `error` if that fails."""
+        with self._lock:
+            if self.process is None and self.error is None:
+                try:
+                    self.process = self._started()
+                except (OSError, GossamerError) as error:
+                    self.error = DeviceError(
+                        f"no process can be started for {self.calls.device.name}: {error}")
+            if self.error is not None:
+                # end() may have been called meanwhile
+                self.end(self.error)
+
+    def connected(self) -> tuple[PythonProcess, socket.socket]:
+        """Return the process, which is started if necessary, and a new channel to it.
+
+        Raises `error` if there is no process.
+        """
+        with self._lock:
+            self.start()
+            if self.error is not None:
+                raise _anew(self.error)
+            assert self.process is not None
+            with FORK_LOCK:
+                channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                # if the process has ended, the channel is closed with `other`
+                with other, suppress(OSError):
+                    socket.send_fds(self.process.channel, [b"channel"], [other.fileno()])
+            return self.process, channel
+
+    def _started(self) -> PythonProcess:
+        memory, network = self.arrays.memory, self.arrays.network(self.plan)
+        policy = self.plan.policy
+        process = PythonProcess(
+            WORKER, [str(memory.descriptor)], variables=self._variables,
+            kind=socket.SOCK_SEQPACKET, descriptors=[memory.descriptor],
+            # with GOSSAMER_DEBUG, the process writes to the stderr of this process
+            is_quiet=not debug.level())
+        with suppress(OSError):
+            process.channel.send(pickle.dumps((
+                self.calls.device.name, network.path,
+                Policy(threads=policy.threads, boundary=policy.boundary))))
+        return process
+
+    def lost(self, process: PythonProcess) -> Exception:
+        """Return the error of batches that a process has not answered before its end."""
+        with self._lock:
+            if process is self.process:
+                # this thread is the first one that sees the end
+                self._last = DeviceLostError(
+                    f"the process of {self.calls.device.name} {process.ending()}")
+                if self.error is None:
+                    debug.logger.warning("%s", self._last)
+                    self.deaths += 1
+                    if self.is_ready and self.deaths == 1:
+                        self._last = ReplacedError(str(self._last))
+                    else:
+                        self.error = self._last
+                self._forget()
+            return _anew(self.error or self._last)
+
+    def end(self, error: Exception) -> None:
+        """Kill the process, and start no other one.
+
+        error: the error of all further batches.
+        """
+        self.error = error
+        process = self.process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of the process after end()."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.is_ready = False
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+
+
+class _Channel:
+    """A channel to the process of a device, over which one thread computes batches.
+
+    Used in place of `Lanes`.
+    """
+
+    def __init__(self, member: ProcessMember) -> None:
+        self.calls: Calls = member.calls
+        self._member = member
+        self._numbers = itertools.count(1)
+        self._process: PythonProcess
+        self._socket: socket.socket | None = None
+        self._is_ready = False
+        # the arrays of batches that the process has not answered: even if nobody waits for an
+        # answer any more, the process writes to the arrays
+        self._sent: dict[int, list[Placed]] = {}
+        self._answers: dict[int, Exception | None] = {}
+
+    def ready(self, seconds: float | None) -> bool:
+        """Return whether the process accepts batches, after waiting for at most so many seconds.
+
+        Raises an error if no process can be started. With None, there is no limit.
+        """
+        while self._socket is not None and self._process is not self._member.process:
+            # another process has replaced the one of this channel: receive its end
+            self._receive()
+        if not self._is_ready:
+            if self._socket is None:
+                self._process, self._socket = self._member.connected()
+                self._closing = weakref.finalize(self, self._socket.close)
+            self._socket.settimeout(seconds)
+            with suppress(TimeoutError, BlockingIOError):
+                self._receive()
+        return self._is_ready
+
+    def take(self, batch: int) -> _Lane:
+        """Return the lane for a batch."""
+        return _Lane(self._member.arrays, batch)
+
+    def begun(self, lane: _Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        """Send a batch, and return the function that waits for its outputs and returns copies."""
+        shared, form = self._member.arrays, lane.form
+        inputs = shared.placed(form, arrays)
+        outputs = [shared.empty(spec.shape, spec.stored_dtype) for spec in form.outputs]
+        self.calls.last_batch = form.batch
+        while not self.ready(None):
+            pass
+        assert self._socket is not None
+        number, choices = next(self._numbers), form.choices[self._member.plan]
+        self._sent[number] = [choices, *inputs, *outputs]
+        # sending fails if the process has ended; then there is no answer
+        with suppress(OSError):
+            self._socket.send(pickle.dumps((number, form.batch, tuple(choices[1]), [
+                tuple(place) for _, place in (*inputs, *outputs)])))
+
+        def collect() -> list[np.ndarray]:
+            while number not in self._answers:
+                self._receive()
+            error = self._answers.pop(number)
+            if error is not None:
+                raise error
+            return [array.copy() for array, _ in outputs]
+
+        return collect
+
+    def _receive(self) -> None:
+        """Wait for the next answer, or for the end of the process."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(MESSAGE_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            error = self._member.lost(self._process)
+            self._answers.update({number: _anew(error) for number in self._sent})
+            self._sent.clear()
+            self._is_ready, self._socket = False, None
+            self._closing()
+            return
+        number, error, problem = pickle.loads(data)
+        if problem:
+            with suppress(GossamerWarning):
+                warnings.warn(problem, GossamerWarning, stacklevel=2)
+        if number:
+            self._sent.pop(number)
+            self._answers[number] = error
+        elif error is None:
+            self._member.is_ready = self._is_ready = True
+            self._socket.settimeout(None)
+        else:
+            self._member.end(error if isinstance(error, DeviceError) else DeviceError(
+                f"{self.calls.device.name}: {error}"))
+
+
+class _Lane:
+    """The arrays of a batch; used in place of a Context.
+
+    form: the form of the batch size.
+    """
+
+    def __init__(self, arrays: GroupArrays, batch: int) -> None:
+        self._arrays = arrays
+        self.form = arrays.form(batch)
+
+    @cached_property
+    def pinned(self) -> tuple[np.ndarray, ...]:
+        """Uninitialised arrays for the inputs."""
+        return self._arrays.inputs(self.form)
+
+
 class DeviceProcesses(Members):
     """The devices of a group, each with a process that starts when the group is first used.
 
-    If a process ends, its batches are computed again. A process that ends after it was ready is
-    replaced, once for each device. In all other cases, the device is left out with a warning.
+    If a process ends, its batches are computed again.
 
     plans: for each device, a plan of the same network.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
-        super().__init__(())
         self.arrays = GroupArrays(list({plan.choosing: None for plan in plans}))
-        self.changed = Changed()
-        self._processes = [ProcessMember(plan) for plan in plans]
-        self.all = [*self._processes]
-        self._lanes = {member: ProcessLanes(self.arrays, member) for member in self._processes}
+        # all processes may use the same number of threads on the host
+        share = str(max(1, processors() // len(plans)))
+        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", share)}
+        self.processes = [ProcessMember(plan, self.arrays, variables) for plan in plans]
+        super().__init__(self.processes)
         self._name = plans[0].graph.name
-        self._sources: deque[ProcessWork] = deque()
-        self._again: deque[Task] = deque()
-        self._tasks: dict[ProcessMember, dict[int, Task]] = {
-            member: {} for member in self._processes}
-        self._known: dict[Hashable, Form] = {}
-        self._calls: deque[BatchTask] = deque()
-        self._calling: ProcessWork | None = None
-        self._thread: threading.Thread | None = None
-        self._problem: Exception | None = None
-        self._warned: set[str] = set()
+        self._pid = os.getpid()
+        self._is_closed = self._is_started = False
         CLOSED_AT_EXIT.add(self)
-        _GROUPS.add(self)
+
+    def checked(self, item: Any) -> Begin:
+        self._check_usable()
+        if not self._is_started:
+            self._is_started = True
+            for member in self.processes:
+                member.start()
+        return super().checked(item)
+
+    def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        begin = self.checked(self.all[0].calls.in_order(inputs, named))
+        return self.computed(lambda member: member.compute(begin))
 
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
         self._check_usable()
         return self.arrays.pinned(batch)
 
-    def checked(self, item: Any) -> Begin:
-        inputs = tuple(item) if isinstance(item, (tuple, list)) else (item,)
-        key = form_of(inputs)
-        form = self._known.get(key)
-        if form is not None:
-            return self._begin_of(form, inputs, inputs)
-        given = self.all[0].calls.in_order(inputs, {})
-        return self._checked(given, key if all(map(is_, given, inputs)) else None)
-
-    def _checked(self, inputs: tuple[Any, ...], key: Hashable) -> Begin:
-        """Check a batch, and return the function that begins it.
-
-        key: the batch's form, which is remembered; later batches of this form are not checked. With
-        None, no form is remembered.
-        """
-        self._check_usable()
-        calls = self.all[0].calls
-        arrays, batch = host_arrays(calls.graph, inputs)
-        if any(array.size == 0 for array in arrays) and (empty := calls.empty_outputs(batch)):
-            return lambda lanes: partial(like_inputs, inputs, empty)
-        form = self.arrays.form(batch)
-        if key is not None and type(inputs[0]) is np.ndarray:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = form
-        return self._begin_of(form, inputs, arrays)
-
-    def _begin_of(self, form: Form, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Begin:
-        """Place a batch in shared memory, and return the function that begins the batch."""
-        placed = self.arrays.placed(form, arrays)
-        self.all[0].calls.last_batch = form.batch
-
-        def begin(lanes: Any) -> Collect:
-            collect = lanes.sent(form, placed)
-            return lambda: like_inputs(inputs, collect())
-
-        return begin
-
-    def _check_usable(self) -> None:
-        if self._problem is not None:
-            raise _anew(self._problem)
-
-    def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
-             sizes: int = 2) -> ProcessWork:
-        return ProcessWork(self, next_task, min(depth, _MOST_DEPTH))
-
-    def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        if threading.current_thread() is self._thread:
-            raise InputError(f"{self._name}: a callback of a result cannot call the group, whose "
-                             "thread runs the callback; submit the call, or use another thread")
-        result: Future[Any] = Future()
-        task = BatchTask(self._checked(self.all[0].calls.in_order(inputs, named), None),
-                         result)
-        with self.changed.lock:
-            if self._calling is None:
-                self._calling = ProcessWork(
-                    self, lambda _: self._calls.popleft() if self._calls else None, _CALLS_DEPTH)
-                self._calling.start()
-            self._calls.append(task)
-            self._calling.notify()
-        return result.result()
-
-    def seconds(self, member: Member, size: int) -> float:
-        inputs = self.pinned(size)
-        return seconds_of(lambda: self.call(inputs, {}))
-
     def free_contexts(self, calls: Calls) -> None:
         calls.device.synchronize()
         calls.contexts.clear()
 
-    def add(self, source: ProcessWork) -> None:
-        """Begin to compute the tasks of a ProcessWork."""
-        with self.changed.lock:
-            if self._problem is not None:
-                source.fail_all(self.usable[0], self._problem)
-                return
-            self._sources.append(source)
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="gossamer-group", daemon=True)
-                thread.start()
-                self._thread = thread
-            self.changed.wake()
+    def _check_usable(self) -> None:
+        """Raise an error if the group is closed, or was made before a fork of this process."""
+        if self._is_closed:
+            raise self._closed()
+        if os.getpid() != self._pid:
+            raise DeviceError(
+                f"{self._name}: the processes of its devices belong to the process from which this "
+                "one was forked; start processes with multiprocessing.get_context('spawn') or "
+                "joblib")
 
-    def notify(self, source: ProcessWork) -> None:
-        """Wake the thread if it can begin further tasks of a ProcessWork.
-
-        The tasks fail if the group is closed or has failed. The caller holds the lock `changed`.
-        """
-        if self._problem is not None:
-            source.fail_all(self.usable[0], self._problem)
-        elif self.changed.takes_tasks:
-            self.changed.wake()
-
-    def wait_for(self, source: ProcessWork) -> None:
-        """Wait until all tasks of a ProcessWork are done, after its end() was called."""
-        with self.changed.lock:
-            is_added = source in self._sources
-        if is_added and self._thread is not threading.current_thread():
-            source.is_done.wait()
+    def _closed(self) -> InputError:
+        return InputError(
+            f"{self._name}: the group is closed; make another group, or move this call before "
+            "group.close() and inside the group's with block")
 
     def end(self) -> None:
-        """Tell the thread to end all processes, and return at once."""
-        with self.changed.lock:
-            self._problem = self._problem or InputError(
-                f"{self._name}: the group is closed; make another group, or move this call before "
-                "group.close() and inside the group's with block")
-            self._known.clear()
-            self.changed.wake()
+        self._is_closed = True
+        for member in self.processes:
+            member.end(self._closed())
 
     def close(self) -> None:
-        """End all processes, and wait for their ends. Tasks that are not done fail."""
         self.end()
-        if self._thread is None:
+        # in a forked child, the memory belongs to the parent
+        if os.getpid() == self._pid:
+            for member in self.processes:
+                member.close()
             self.arrays.close()
-        elif self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def forgotten(self) -> None:
-        """Make the group unusable in a forked child, because its processes belong to the parent."""
-        CLOSED_AT_EXIT.discard(self)
-        self.changed.free()
-        self._thread = None
-        self._sources.clear()
-        self._known.clear()
-        self._problem = DeviceError(
-            f"{self._name}: the processes of its devices belong to the process from which this one "
-            "was forked; start processes with multiprocessing.get_context('spawn') or joblib")
-        for member in self._processes:
-            member.forget()
-
-    # only the thread of the group calls the methods below
-
-    def _run(self) -> None:
-        try:
-            self._poll = select.poll()
-            self._poll.register(self.changed.event, select.POLLIN)
-            self._of_channel: dict[int, ProcessMember] = {}
-            for member in self._processes:
-                self._start(member)
-            while self._problem is None:
-                self._dispatch()
-                for descriptor, _ in self._poll.poll():
-                    if descriptor == self.changed.event:
-                        self.changed.clear()
-                    elif descriptor in self._of_channel:
-                        # the descriptor may meanwhile belong to the channel of a new process,
-                        # which has sent no answer yet
-                        with suppress(BlockingIOError):
-                            self._receive(self._of_channel[descriptor])
-        except BaseException as error:
-            debug.logger.exception("the processes of %s are given up", self._name)
-            self._problem = DeviceError(f"{self._name}: the processes of its devices were given "
-                                        f"up: {type(error).__name__}: {error}")
-        finally:
-            self._end_all()
-
-    def _start(self, member: ProcessMember) -> None:
-        # all processes may use the same number of threads on the host
-        share = str(max(1, processors() // len(self._processes)))
-        try:
-            member.start(self.arrays, {"OMP_NUM_THREADS": share})
-        except (OSError, GossamerError) as error:
-            self._give_up(member, DeviceError(
-                f"no process can be started for {member.calls.device.name}: {error}"))
-        else:
-            self._of_channel[member.channel.fileno()] = member
-            self._poll.register(member.channel, select.POLLIN)
-
-    def _drop(self, member: ProcessMember) -> None:
-        """Receive no more answers of a process, and schedule its tasks to be computed again."""
-        self._poll.unregister(member.channel)
-        del self._of_channel[member.channel.fileno()]
-        self._again.extendleft(reversed(self._tasks[member].values()))
-        self._tasks[member] = {}
-
-    def _give_up(self, member: ProcessMember, error: DeviceError) -> None:
-        """End the process of a device for good, and leave the device out.
-
-        The last device is not left out.
-        """
-        member.error = error
-        if member.pid is not None:
-            self._drop(member)
-            member.stop()
-        with suppress(GossamerWarning):
-            self.leave_out(member, error)
-
-    def _dispatch(self) -> None:
-        """Begin as many tasks as the processes can take, and drop sources without tasks."""
-        self.changed.takes_tasks = True
-        while True:
-            self._fail_hopeless()
-            while (found := self._next()) is not None:
-                self._begin(*found)
-            if not self._drop_done():
-                break
-        depth = max((source.depth for source in tuple(self._sources)), default=0)
-        # if every device is given up, new tasks must wake the thread, so that they fail at once
-        self.changed.takes_tasks = all(member.error is not None for member in self._processes) or (
-            any(member.is_ready and len(self._tasks[member]) < depth
-                for member in self._processes))
-
-    def _next(self) -> tuple[ProcessMember, Task] | None:
-        """Return a device and the next task for it; None if no device can take a task.
-
-        Tasks to compute again come first. Any other task goes to the device with the fewest tasks.
-        """
-        ready = [member for member in self._processes if member.is_ready]
-        for task in self._again:
-            for member in ready:
-                if member is not task.failed and len(self._tasks[member]) < task.source.depth:
-                    self._again.remove(task)
-                    return member, task
-        if not ready:
-            return None
-        member = min(ready, key=lambda member: len(self._tasks[member]))
-        with self.changed.lock:
-            for source in self._sources:
-                if len(self._tasks[member]) < source.depth and (
-                        taken := source.next_task(member)) is not None:
-                    # the next task comes from another source
-                    self._sources.rotate(-1 - self._sources.index(source))
-                    return member, Task(source, taken)
-        return None
-
-    def _begin(self, member: ProcessMember, task: Task) -> None:
-        lanes: Any = self._lanes[member]
-        lanes.begun_batch = None
-        try:
-            task.collect = task.task.begin(lanes)
-        except Exception as error:
-            task.fail(error)
-            return
-        task.batch = lanes.begun_batch
-        if task.batch is None:
-            task.finish()
-        else:
-            self._tasks[member][task.batch.number] = task
-
-    def _receive(self, member: ProcessMember) -> None:
-        """Handle the next answer of a process, or the end of the process."""
-        answer = member.received()
-        if answer is None:
-            self._replace(member)
-            return
-        number, error, problem = answer
-        if problem and problem not in self._warned:
-            self._warned.add(problem)
-            with suppress(GossamerWarning):
-                warnings.warn(problem, GossamerWarning, stacklevel=2)
-        if number:
-            self._answered(member, self._tasks[member].pop(number), error)
-        elif error is None:
-            member.is_ready = True
-        else:
-            self._give_up(member, error if isinstance(error, DeviceError) else
-                          DeviceError(f"{member.calls.device.name}: {error}"))
-
-    def _answered(self, member: ProcessMember, task: Task, error: Exception | None) -> None:
-        """Set the result of a task.
-
-        If the device has failed and there is another one, the task is first computed once more on
-        another device. If that device succeeds, the failed one is given up, unless it had too
-        little memory.
-        """
-        assert task.batch is not None
-        if isinstance(error, DeviceError):
-            if task.error is None and any(other is not member and other.error is None
-                                          for other in self._processes):
-                task.failed, task.error = member, error
-                self._again.append(task)
-                return
-            error = task.error or error
-        elif error is None and task.failed is not None and task.failed.error is None:
-            assert task.error is not None
-            if not isinstance(task.error, OutOfMemoryError):
-                self._give_up(task.failed, task.error)
-        task.batch.error = error
-        task.finish()
-
-    def _replace(self, member: ProcessMember) -> None:
-        """Replace a process that has ended.
-
-        The device is given up instead if the process was not ready, or if an earlier process of the
-        device has ended.
-        """
-        tasks, was_ready = list(self._tasks[member].values()), member.is_ready
-        self._drop(member)
-        error = DeviceLostError(member.ended())
-        debug.logger.warning("%s", error)
-        member.deaths += 1
-        for task in tasks:
-            task.deaths += 1
-            if task.deaths > _MOST_DEATHS:
-                self._again.remove(task)
-                task.fail(error)
-        if was_ready and member.deaths == 1:
-            self._start(member)
-        else:
-            self._give_up(member, error)
-
-    def _drop_done(self) -> bool:
-        """Drop the sources that are over and have no tasks.
-
-        Returns whether a task was found that a process can begin.
-        """
-        with self.changed.lock:
-            for source in tuple(self._sources):
-                if not source.is_over or source.in_progress:
-                    continue
-                taken = source.next_task(self.usable[0])
-                if taken is not None:
-                    self._again.append(Task(source, taken))
-                    return any(member.is_ready for member in self._processes)
-                self._sources.remove(source)
-                source.is_done.set()
-        return False
-
-    def _fail_hopeless(self) -> None:
-        """Fail the tasks that no device can take."""
-        left = [member for member in self._processes if member.error is None]
-        for task in [task for task in self._again
-                     if not any(member is not task.failed for member in left)]:
-            self._again.remove(task)
-            task.fail(_anew(task.error or self._last_error()))
-        if not left:
-            for source in tuple(self._sources):
-                source.fail_all(self.usable[0], _anew(self._last_error()))
-
-    def _last_error(self) -> DeviceError:
-        """Return the error of the last device, which is not left out."""
-        error = next(member.error for member in self._processes if not member.problem)
-        assert error is not None
-        return error
-
-    def _end_all(self) -> None:
-        """End the processes, and fail all tasks."""
-        for member in self._processes:
-            member.kill()
-        for member in self._processes:
-            self._again.extend(self._tasks[member].values())
-            member.stop()
-        assert self._problem is not None
-        for task in self._again:
-            task.fail(self._problem)
-        with self.changed.lock:
-            while self._sources:
-                source = self._sources.popleft()
-                source.fail_all(self.usable[0], self._problem)
-                source.is_done.set()
-        self.arrays.close()
-
-
-_GROUPS: weakref.WeakSet[DeviceProcesses] = weakref.WeakSet()
-"""All groups of this process. After a fork, they are unusable in the child."""
-
-
-def _after_fork() -> None:
-    STARTING.release()
-    for group in list(_GROUPS):
-        group.forgotten()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release,
-                        after_in_child=_after_fork)

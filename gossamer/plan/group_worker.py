@@ -1,15 +1,18 @@
 """The process of one device of a group, which computes batches in shared memory.
 
-`gossamer/plan/group_process.py` starts the process. Messages are pickled tuples, one in each packet
-of a socket:
+`gossamer/plan/group_processes.py` starts the process. The standard input is a socket. Its first
+packet is a pickled tuple: the device's name, the path of the network, and the policy. Each further
+packet carries the file descriptor of a channel, which has its own thread here. When the parent
+process ends, the standard input is closed, and this process ends.
 
-- `("open", device, network, policy)`: the first message. The answer is `(0, None, "")`, or
-  `(0, error, "")` if the device or the network cannot be opened.
-- `("choices", path)`: the choices for further batch sizes. There is no answer.
-- `(number, batch, places)`: a batch of the size `batch`. `places` has the places of the inputs,
-  then those of the outputs. The answer is `(number, error, problem)`. `error` is None if the
-  outputs were written. `problem` says why batches are computed slower than possible; "" if they are
-  not.
+The packets of a channel are pickled tuples:
+
+- `(0, error, "")`: the first answer. The error is not None if the device or the network cannot be
+  opened.
+- `(number, batch, choices, places)`: a batch of the size `batch`. `choices` is the place of the
+  pickled choices for this size. `places` has the places of the inputs, then those of the outputs.
+- `(number, error, problem)`: the answer. `error` is None if the outputs were written. `problem`
+  says why batches are computed slower than possible; "" if they are not, or if it was said.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -36,12 +40,12 @@ from gossamer.model.graph import Graph
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.run.device_workers import Lanes
+from gossamer.plan.run.device_workers import Lanes, failed
 
 MESSAGE_BYTES = 2**16
 """Maximum size of a message."""
 _AT_ONCE = 3
-"""Number of batches in flight on a device, as in a stream of one plan."""
+"""Number of batches of a channel in flight on a device, as in a stream of one plan."""
 _KEPT_LANES = 4 * _AT_ONCE
 _MOST_ERROR = 2**12
 """Maximum length of the text of an error in an answer."""
@@ -53,7 +57,7 @@ class Worker:
     graph: the network, optimised for the device.
     policy: a policy with the number of threads on the host, and with the format of the network's
     inputs and outputs.
-    at_once: maximum number of batches in flight.
+    at_once: maximum number of batches of a channel in flight.
     problem: why batches are computed slower than possible; "" if they are not.
     """
 
@@ -65,29 +69,36 @@ class Worker:
         self._device = device
         self._memory = memory
         self._policy = policy
-        self._choices: StoredChoices | None = None
+        self._known: set[int] = set()
         self._locked: set[int] = set()
+        self._lock = threading.Lock()
 
-    def add_choices(self, plain: Any) -> None:
+    def begin(self, batch: int, choices: Place,
+              places: Sequence[Place]) -> Callable[[], object]:
+        """Enqueue a batch, and return a function that waits until the outputs are written."""
+        with self._lock:
+            if batch not in self._known:
+                self._add(batch, pickle.loads(
+                    self._memory.view(choices.start, (choices.nbytes,), np.uint8).data))
+            lane = self._lanes.take(batch)
+            inputs, outputs = len(lane.inputs), len(lane.outputs)
+            if len(places) != inputs + outputs:
+                raise ValueError(f"{len(places)} arrays for {inputs} inputs and {outputs} outputs")
+            shapes = [*((spec.stored_shape, spec.stored_dtype) for spec in lane.input_specs),
+                      *((spec.shape, spec.stored_dtype) for spec in lane.output_specs)]
+            arrays = [self._array(place, *form)
+                      for place, form in zip(places, shapes, strict=True)]
+            return self._lanes.begun(lane, arrays[:inputs], arrays[inputs:])
+
+    def _add(self, batch: int, plain: Any) -> None:
         """Add the choices for a new batch size."""
-        if self._choices is None:
+        if not self._known:
             self._choices = StoredChoices(None, plain)
-            self._plan = Plan(self._graph, self._device, self._policy, choices=self._choices)
-            self._lanes = Lanes(self._plan.calls("be shared by several devices"), _KEPT_LANES)
+            plan = Plan(self._graph, self._device, self._policy, choices=self._choices)
+            self._lanes = Lanes(plan.calls("be shared by several devices"), _KEPT_LANES)
         else:
             self._choices.add(plain)
-
-    def begin(self, batch: int, places: Sequence[Place]) -> Callable[[], object]:
-        """Enqueue a batch, and return a function that waits until the outputs are written."""
-        lane = self._lanes.take(batch)
-        inputs, outputs = len(lane.inputs), len(lane.outputs)
-        if len(places) != inputs + outputs:
-            raise ValueError(f"{len(places)} arrays for {inputs} inputs and {outputs} outputs")
-        shapes = [*((spec.stored_shape, spec.stored_dtype) for spec in lane.input_specs),
-                  *((spec.shape, spec.stored_dtype) for spec in lane.output_specs)]
-        arrays = [self._array(Place(*place), *form)
-                  for place, form in zip(places, shapes, strict=True)]
-        return self._lanes.begun(lane, arrays[:inputs], arrays[inputs:])
+        self._known.add(batch)
 
     def _array(self, place: Place, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Return an array in shared memory. Its pages are locked if the device supports this."""
@@ -101,31 +112,36 @@ class Worker:
         return self._memory.view(place.start, shape, dtype)
 
 
-def _serve(channel: socket.socket, worker: Worker) -> None:
+def _serve(channel: socket.socket, opened: Future[Worker]) -> None:
     """Compute the batches that arrive on a channel, until its other end is closed."""
-    queued: deque[tuple[int, Callable[[], object]]] = deque()
-    while True:
-        if len(queued) == worker.at_once:
-            _answer(channel, worker, *queued.popleft())
-        message = _received(channel, wait=not queued)
-        if message is None:
-            _answer(channel, worker, *queued.popleft())
-        elif message[0] == "choices":
-            worker.add_choices(load(message[1]))
-        else:
-            queued.append((message[0], _begun(worker, *message[1:])))
+    with channel, suppress(ConnectionError):
+        try:
+            worker = opened.result()
+        except Exception as error:
+            channel.send(pickle.dumps((0, _portable(error), "")))
+            return
+        channel.send(pickle.dumps((0, None, "")))
+        queued: deque[tuple[int, Callable[[], object]]] = deque()
+        while True:
+            if len(queued) == worker.at_once:
+                _answer(channel, worker, *queued.popleft())
+            try:
+                data = channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT if queued else 0)
+            except BlockingIOError:
+                _answer(channel, worker, *queued.popleft())
+                continue
+            if not data:
+                return
+            number, batch, choices, places = pickle.loads(data)
+            queued.append((number, _begun(worker, batch, Place(*choices),
+                                          [Place(*place) for place in places])))
 
 
-def _begun(worker: Worker, batch: int, places: Sequence[Place]) -> Callable[[], object]:
+def _begun(worker: Worker, *batch: Any) -> Callable[[], object]:
     try:
-        return worker.begin(batch, places)
+        return worker.begin(*batch)
     except Exception as error:
-        problem = error
-
-        def fail() -> None:
-            raise problem
-
-        return fail
+        return failed(error).result
 
 
 def _answer(channel: socket.socket, worker: Worker, number: int,
@@ -135,15 +151,16 @@ def _answer(channel: socket.socket, worker: Worker, number: int,
     After a loss of the device, only another process can use the device. This process then writes
     the error to stderr and ends.
     """
+    problem: Exception | None = None
     try:
         collect()
     except DeviceLostError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(1)
     except Exception as error:
-        channel.send(pickle.dumps((number, _portable(error), worker.problem)))
-    else:
-        channel.send(pickle.dumps((number, None, worker.problem)))
+        problem = _portable(error)
+    said, worker.problem = worker.problem, ""
+    channel.send(pickle.dumps((number, problem, said)))
 
 
 def _portable(error: Exception) -> Exception:
@@ -156,46 +173,25 @@ def _portable(error: Exception) -> Exception:
     return kind(f"{type(error).__name__}: {text}")
 
 
-def _received(channel: socket.socket, *, wait: bool) -> Any:
-    """Return the next message; None if there is none and `wait` is false.
-
-    Ends the process if the other end is closed.
-    """
-    try:
-        data = channel.recv(MESSAGE_BYTES, 0 if wait else socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return None
-    if not data:
-        os._exit(0)
-    return pickle.loads(data)
-
-
-def _end_with_parent() -> None:
-    """End this process when the parent's end of the pipe on stdin is closed.
-
-    A separate thread runs this function, so that the process ends even while the device is busy.
-    """
-    os.read(0, 1)
-    os._exit(0)
+def _opened(memory: SharedMemory, device: str, network: Any, policy: Policy) -> Worker:
+    return Worker(load(network), find(device), memory, policy)
 
 
 def work() -> None:
     """Serve the parent process.
 
-    The command-line arguments are the file descriptors of the channel and of the shared memory.
+    The command-line argument is the file descriptor of the shared memory.
     """
     # only the parent ends this process, even if all processes of a group receive a signal
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    memory = SharedMemory(int(sys.argv[2]))
-    try:
-        _, name, network, policy = _received(channel, wait=True)
-        worker = Worker(load(network), find(name), memory, policy)
-    except Exception as error:
-        channel.send(pickle.dumps((0, _portable(error), "")))
-        return
-    channel.send(pickle.dumps((0, None, "")))
-    with suppress(ConnectionError):
-        _serve(channel, worker)
+    parent = socket.socket(fileno=0)
+    first = parent.recv(MESSAGE_BYTES)
+    if first:
+        # this thread only receives, so that the process ends even while the device is busy
+        opened = ThreadPoolExecutor(1).submit(
+            _opened, SharedMemory(int(sys.argv[1])), *pickle.loads(first))
+    while descriptors := socket.recv_fds(parent, 1, 1)[1]:
+        threading.Thread(target=_serve, daemon=True, args=(
+            socket.socket(fileno=descriptors[0]), opened)).start()
+    os._exit(0)

@@ -52,7 +52,7 @@ class PlanGroup(Closable):
         if not self.plans:
             raise InputError("a group needs at least one plan; give one for each device")
         self.members = self._members()
-        weakref.finalize(self, self.members.end)
+        weakref.finalize(self, self.members.end).atexit = False
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
 
     def _members(self) -> Members:
@@ -66,7 +66,7 @@ class PlanGroup(Closable):
             except OSError as error:
                 warnings.warn(f"the devices share one process, because memory cannot be shared "
                               f"with others: {error}", GossamerWarning, stacklevel=4)
-        return Members(calls)
+        return Members(list(map(Member, calls)))
 
     @classmethod
     def of(cls, devices: Sequence[Device], make: Callable[[Device], Plan]) -> PlanGroup:

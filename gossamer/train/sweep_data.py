@@ -10,11 +10,12 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import ArrayError, InputError
+from gossamer.io.limits import available_memory
 from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.mlp import MLP
 from gossamer.train.network_training import Split
-from gossamer.train.training_data import available_memory, digest_of, given_samples, trainable
+from gossamer.train.training_data import digest_of, given_samples, trainable
 
 _Form = tuple[int | None, int | None, str | None, str]
 """Key of samples that are read in the same way: the expected numbers of inputs and outputs, the

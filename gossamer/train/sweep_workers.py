@@ -16,11 +16,11 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, GossamerWarning
+from gossamer.io.limits import available_memory
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 from gossamer.io.shared_object import SharedObject
 from gossamer.train.network_training import NetworkTraining, train, train_elsewhere, train_jobs
 from gossamer.train.sweep_data import SweepData
-from gossamer.train.training_data import available_memory
 
 _SHARE = 8
 """Maximum number of networks that a process trains together, so that they share the fixed costs of

@@ -6,14 +6,13 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.registry import find
 from gossamer.errors import ArrayError, GossamerWarning, InputError, one_of
+from gossamer.io.limits import available_memory
 from gossamer.train.data.matrix import with_classes
 from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
@@ -82,11 +81,6 @@ def digest_of(data: Samples, chosen_by: Samples | None, rows: np.ndarray | None 
     return digest if rows is None else hashlib.sha256(digest.encode() + rows.tobytes()).hexdigest()
 
 
-_MEMINFO = Path("/proc/meminfo")
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"),
-           Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Linux's file about the machine's memory, and the files with a container's memory limit (cgroups
-version 2 and version 1)."""
 _BYTES_EACH = 8192
 """Approximate bytes that each network of a sweep needs besides its parameters."""
 _COPIES, _DEVICE_COPIES = 2, 3
@@ -121,23 +115,3 @@ def check_memory_of_all(networks: Sequence[Settings], nbytes: int) -> None:
         raise InputError(f"training {len(counts)} networks with up to {max(counts)} parameters "
                          f"takes {needed} bytes, {nbytes} of them for the samples, but {free} "
                          "bytes of memory are available; expected fewer or smaller networks")
-
-
-def available_memory() -> int | None:
-    """Return the free memory in bytes, or the container's limit if lower.
-
-    If the free memory is unknown, the total memory of the machine is used instead. None means that
-    nothing is known.
-    """
-    limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
-    lines = [line.split() for line in _text(_MEMINFO).splitlines()]
-    free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]
-    return min([*limits, *(free or [find("host").limits.memory_bytes])]) or None
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file; "" if it cannot be read."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import GossamerWarning
-from gossamer.plan import group_process, group_processes
+from gossamer.plan import group_processes
 from gossamer.plan.plan_group import PlanGroup
 from tests.bulk import stand_in_worker
 
@@ -47,9 +47,9 @@ def _group(devices: int, side: int) -> PlanGroup:
 
 
 def _started(group: PlanGroup, x: np.ndarray) -> None:
-    group(x)
-    while not all(member.is_ready for member in group.members.all):  # type: ignore[attr-defined]
-        time.sleep(0.01)
+    begin = group.members.checked(x)
+    for member in group.members.all:
+        member.compute(begin)
 
 
 def _rate(group: PlanGroup, arrays: list[np.ndarray], batches: int) -> tuple[float, float]:
@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     seconds = arguments.batch_us / 1e6
     os.environ[stand_in_worker.SECONDS] = str(seconds)
-    group_process.WORKER = "tests.bulk.stand_in_worker"
+    group_processes.WORKER = "tests.bulk.stand_in_worker"
     group_processes.have_processes = lambda devices: True  # type: ignore[assignment]
     for devices in sorted({1, arguments.devices}):
         with _group(devices, arguments.side) as group:

@@ -24,8 +24,9 @@ class _Worker(group_worker.Worker):
         self._stand_in = StandInDevice()
         self._seconds = float(os.environ[SECONDS])
 
-    def begin(self, batch: int, places: Sequence[Place]) -> Callable[[], object]:
-        given, result = (self._memory.view(Place(*place).start, shape, dtype)
+    def begin(self, batch: int, choices: Place,
+              places: Sequence[Place]) -> Callable[[], object]:
+        given, result = (self._memory.view(place.start, shape, dtype)
                          for place, shape, dtype in zip(
                              places, self._shapes(batch), (np.uint8, np.float32), strict=True))
         end = self._stand_in.queue(self._seconds)

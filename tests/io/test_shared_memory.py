@@ -97,6 +97,15 @@ def test_memory_that_the_system_lacks_is_an_error(monkeypatch: pytest.MonkeyPatc
     assert memory.empty((2**19,), np.uint8)[1].block == 0
 
 
+def test_a_block_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "available_memory", lambda: 2**20)
+    memory = SharedMemory()
+    array, _ = memory.empty((2**20,), np.uint8)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        memory.empty((2**20 + 1,), np.uint8)
+    assert os.fstat(memory.descriptor).st_blocks * 512 == array.nbytes
+
+
 def test_released_memory_goes_back_to_the_system() -> None:
     memory = SharedMemory()
     free, kept = (memory.empty((4 * 2**20,), np.uint8)[0] for _ in range(2))

@@ -279,7 +279,7 @@ def test_batch_sizes_up_to_the_largest(most: int, sizes: list[int], tmp_path: Pa
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     # a size whose measured time is disturbed would be left out
     monkeypatch.setattr("gossamer.plan.batcher._seconds",
-                        lambda members, member, batch: 1.0)
+                        lambda member, batch: 1.0)
     with Batcher(compiled(small(), find("host"), tmp_path), most=most, latency=10) as batcher:
         assert list(batcher.times) == sizes
         assert repr(batcher).endswith(f": batches of {str(sizes)[1:-1]}; 0 waiting>")

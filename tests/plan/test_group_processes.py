@@ -62,14 +62,16 @@ def processes(group: PlanGroup) -> DeviceProcesses:
 
 def pids(group: PlanGroup) -> list[int]:
     """Returns the IDs of the processes that are ready."""
-    return [member.pid for member in processes(group)._processes
+    return [member.pid for member in processes(group).processes
             if member.is_ready and member.pid is not None]
 
 
 def started(group: PlanGroup) -> PlanGroup:
     """Waits until all devices have their process."""
-    group(images(1))
-    until(lambda: len(pids(group)) == len(group.plans))
+    begin = group.members.checked(images(1))
+    for member in group.members.all:
+        member.compute(begin)
+    assert len(pids(group)) == len(group.plans)
     return group
 
 
@@ -224,6 +226,31 @@ def test_memory_does_not_grow_with_the_batches(shared: PlanGroup) -> None:
     assert memory._end <= end + 12 * 4 * 4096
 
 
+def test_choices_of_many_batch_sizes_are_not_kept(shared: PlanGroup,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_processes, "_MOST_FORMS", 3)
+    arrays = processes(shared).arrays
+    sizes = [*range(1, 9), 1, 8, 7, 1, 2]
+    batches = [images(size, size) for size in sizes]
+    check(batches, shared.stream(batches))
+    before = len(os.listdir("/proc/self/fd"))
+    check(batches, shared.stream(batches))
+    # the size that was used last is kept
+    assert len(arrays._forms) == 3 and arrays.form(2) is arrays.form(2)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_times_are_those_of_the_member(shared: PlanGroup,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = processes(shared).processes
+
+    def compute(begin: Any) -> Any:
+        raise AssertionError("another device was asked")
+
+    monkeypatch.setattr(first, "compute", compute)
+    assert 0 < second.seconds(2) < SECONDS
+
+
 # bounds and errors
 
 
@@ -322,40 +349,19 @@ def test_a_closed_group_computes_nothing(tmp_path: Path) -> None:
             use(images(1))
 
 
-def test_a_callback_cannot_call_the_group(tmp_path: Path) -> None:
-    """The thread of the group runs it, and would wait for itself."""
-    with started(made(tmp_path)) as group, Batcher(group, most=2) as batcher:
-        errors: list[str] = []
-
-        def call(_: Any) -> None:
-            with pytest.raises(InputError) as info:
-                group(images(1))
-            errors.append(str(info.value))
-
-        batcher.submit(images(1)).add_done_callback(call)
-        until(lambda: bool(errors))
-        assert "a callback of a result cannot call the group" in errors[0]
-        assert_close(group(images(1)), expected(images(1)))
+def test_a_callback_can_call_the_group(shared: PlanGroup) -> None:
+    with Batcher(shared, most=2) as batcher:
+        results: list[Any] = []
+        batcher.submit(images(1)).add_done_callback(lambda _: results.append(shared(images(2))))
+        assert_close(until(lambda: results)[0], expected(images(2)))
 
 
-def test_requests_fail_after_the_first_device_was_left_out(tmp_path: Path) -> None:
-    with started(made(tmp_path)) as group:
-        first = processes(group)._processes[0]
-        with pytest.warns(GossamerWarning, match="left out"):
-            for _ in range(2):
-                until(lambda: first.is_ready and first.pid is not None)
-                pid = first.pid
-                assert pid is not None
-                os.kill(pid, signal.SIGKILL)
-                until(lambda pid=pid: not runs(pid))
-                group(images(1))
-            until(lambda: bool(first.problem))
-        batcher = Batcher(group, most=2)
+def test_requests_fail_after_the_group_was_closed(tmp_path: Path) -> None:
+    with made(tmp_path) as group, Batcher(group, most=2) as batcher:
         assert_close(batcher.submit(images(1)).result(), expected(images(1)))
         group.close()
         with pytest.raises(InputError, match="closed"):
             batcher.submit(images(1)).result(SECONDS)
-        batcher.close()
 
 
 def test_a_deep_stream_does_not_wait_for_itself(shared: PlanGroup) -> None:
@@ -366,7 +372,7 @@ def test_a_deep_stream_does_not_wait_for_itself(shared: PlanGroup) -> None:
 def test_a_group_that_was_never_used_has_no_process(tmp_path: Path) -> None:
     with made(tmp_path) as group:
         assert "host" in repr(group) and group.report().rows
-        assert not pids(group) and processes(group)._thread is None
+        assert all(member.pid is None for member in processes(group).processes)
 
 
 def test_reports_and_profiles_leave_no_memory_on_the_device(shared: PlanGroup) -> None:
@@ -424,25 +430,52 @@ def test_a_process_is_replaced_once_and_its_batches_are_computed_again(tmp_path:
                     killed(second)
         check(batches, results)
         assert pids(group) == [other] and group.device_names == "host"
-        assert ("host is left out: the process of host was ended by signal 9"
-                in group.report().warnings)
+        assert ("host is left out: the process of host was ended by signal 9; is there too little "
+                "memory?" in group.report().warnings)
 
 
 def test_the_last_device_says_why_nothing_is_computed(tmp_path: Path) -> None:
     with started(made(tmp_path)) as group, warnings.catch_warnings():
         warnings.simplefilter("ignore", GossamerWarning)
         for _ in range(4):
-            pid = until(lambda: pids(group))[0]
-            killed(pid)
-            until(lambda pid=pid: pid not in pids(group))
+            killed(until(lambda: pids(group))[0])
+            list(group.stream([images(1)] * 3, errors="return"))
         results = list(group.stream([images(1)] * 3, errors="return"))
-        assert [str(y) for y in results] == [
+        assert [str(y).partition(";")[0] for y in results] == [
             f"batch {n}: the process of host was ended by signal 9" for n in range(3)]
         assert all(isinstance(y, DeviceLostError) for y in results)
         for _ in range(2):
-            assert not threading.Event().wait(0.2), "the group waits for tasks"
             with pytest.raises(DeviceLostError, match="was ended by signal 9"):
                 group(images(1))
+
+
+def test_channels_to_a_process_that_was_replaced(tmp_path: Path) -> None:
+    with started(made(tmp_path)) as group:
+        first = processes(group).processes[0]
+        begin = group.members.checked(images(2))
+        channels = [first.lanes(1) for _ in range(2)]
+        for channel in channels:
+            begin(channel)()
+        killed(pids(group)[0])
+        with pytest.raises(DeviceLostError, match="was ended by signal 9"):
+            begin(channels[0])()
+        assert_close(begin(channels[0])(), expected(images(2)))
+        # the other channels go over to the new process, too
+        for channel in (*channels, *channels):
+            assert_close(begin(channel)(), expected(images(2)))
+        assert_close(first.compute(begin), expected(images(2)))
+        assert first.deaths == 1
+
+
+def test_a_single_device_computes_again_what_its_process_has_not(tmp_path: Path) -> None:
+    with started(made(tmp_path)) as group:
+        member = processes(group).processes[0]
+        processes(group).processes[1].problem = "left out"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            killed(pids(group)[0])
+            assert_close(group(images(2)), expected(images(2)))
+        assert member.deaths == 1 and not member.problem
 
 
 FAULTS = '''
@@ -464,9 +497,9 @@ if "group_worker" in " ".join(sys.orig_argv):
                 is_faulty.append(False)
         return is_faulty[0]
 
-    def faulty(self, batch, places):
+    def faulty(self, batch, choices, places):
         FAULT
-        return begin(self, batch, places)
+        return begin(self, batch, choices, places)
 
     find = group_worker.find
 
@@ -532,7 +565,7 @@ def test_a_lost_device_gets_another_process(faults: Any, tmp_path: Path) -> None
         warnings.simplefilter("error")
         check(batches, group.stream(batches))
         until(lambda: len(pids(group)) == 2)
-        assert sorted(member.deaths for member in processes(group)._processes) == [0, 1]
+        assert sorted(member.deaths for member in processes(group).processes) == [0, 1]
 
 
 def test_a_batch_that_ends_its_processes_fails_alone(faults: Any, tmp_path: Path) -> None:
@@ -558,9 +591,12 @@ def test_a_process_that_cannot_open_its_device(faults: Any, tmp_path: Path) -> N
 
 def test_no_process_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with (made(tmp_path) as group, pytest.warns(GossamerWarning, match="is left out"),
-          pytest.raises(DeviceError, match=r"^no process can be started for host: .*/nowhere")):
-        group(images(1))
+    with made(tmp_path) as group:
+        with pytest.raises(DeviceError, match=r"^no process can be started for host: .*/nowhere"):
+            group(images(1))
+        with pytest.warns(GossamerWarning, match="host is left out"):
+            results = list(group.stream([images(1)] * 3, errors="return"))
+        assert [str(y).partition(":")[0] for y in results] == ["batch 0", "batch 1", "batch 2"]
 
 
 def test_signals_to_all_processes_leave_the_end_to_the_parent(shared: PlanGroup) -> None:
@@ -585,7 +621,7 @@ x = group.pinned(2)
 x[...] = 1
 
 def pids():
-    return [member.pid for member in group.members._processes if member.is_ready]
+    return [member.pid for member in group.members.processes if member.is_ready]
 """
 ENDLESS = """
 for count, y in enumerate(group.stream(x for _ in itertools.count())):
@@ -675,8 +711,7 @@ def test_a_fork_of_the_program(tmp_path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_the_processes_alive(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-W", "ignore", "-c", program(tmp_path, """
-        group(x)
-        while len(pids()) < 2: time.sleep(0.01)
+        for member in group.members.processes: member.compute(group.members.checked(x))
         ids = pids()
         child = os.fork()
         if child == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,19 @@ def locking() -> LockingDevice:
     return LockingDevice(pocl)
 
 
-def worker_on(device: Any, memory: SharedMemory, folder: Path, *batches: int) -> Worker:
-    plan = compiled(small(), device, folder)
-    worker = Worker(plan.graph, device, memory, ANY)
-    for batch in batches:
-        worker.add_choices(stored({batch: plan.program(batch)}, device))
-    return worker
+class Begun:
+    """A worker, and the choices of its plan."""
+
+    def __init__(self, device: Any, memory: SharedMemory, folder: Path) -> None:
+        self.memory = memory
+        self.plan = compiled(small(), device, folder)
+        self.worker = Worker(self.plan.graph, device, memory, ANY)
+
+    def begin(self, batch: int, places: Any) -> Callable[[], object]:
+        data = pickle.dumps(stored({batch: self.plan.program(batch)}, self.plan.device))
+        choices, place = self.memory.empty((len(data),), np.uint8)
+        choices[...] = np.frombuffer(data, np.uint8)
+        return self.worker.begin(batch, place, places)
 
 
 def placed(memory: SharedMemory, batch: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -69,14 +77,15 @@ def placed(memory: SharedMemory, batch: int, seed: int = 0) -> tuple[np.ndarray,
 def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
                                                        tmp_path: Path) -> None:
     memory = SharedMemory()
-    worker = worker_on(locking, memory, tmp_path, 4, 2)
+    begun = Begun(locking, memory, tmp_path)
+    worker = begun.worker
     assert worker.at_once == 3
     arrays = [placed(memory, 2 + seed % 2 * 2, seed) for seed in range(6)]
     for _ in range(2):
         for _, y, _ in arrays:
             y[...] = 0
         for start in (0, 3):
-            collects = [worker.begin(len(x), places) for x, _, places in arrays[start:start + 3]]
+            collects = [begun.begin(len(x), places) for x, _, places in arrays[start:start + 3]]
             for collect in collects:
                 collect()
         for x, y, _ in arrays:
@@ -90,22 +99,24 @@ def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
 def test_memory_that_cannot_be_locked_is_copied(locking: LockingDevice, tmp_path: Path) -> None:
     locking.is_refused = True
     memory = SharedMemory()
-    worker = worker_on(locking, memory, tmp_path, 3)
+    begun = Begun(locking, memory, tmp_path)
+    worker = begun.worker
     x, y, places = placed(memory, 3)
-    worker.begin(3, places)()
+    begun.begin(3, places)()
     assert_close(y, expected(x))
     assert worker.problem == "the pages cannot be locked"
 
 
 def test_a_processor_computes_one_batch_at_a_time(tmp_path: Path) -> None:
     memory = SharedMemory()
-    worker = worker_on(find("host"), memory, tmp_path, 3)
+    begun = Begun(find("host"), memory, tmp_path)
+    worker = begun.worker
     assert worker.at_once == 1
     x, y, places = placed(memory, 3)
-    worker.begin(3, places)()
+    begun.begin(3, places)()
     assert_close(y, expected(x))
     with pytest.raises(ValueError, match="1 arrays for 1 inputs and 1 outputs"):
-        worker.begin(3, places[:1])
+        begun.begin(3, places[:1])
 
 
 @pytest.mark.parametrize(("error", "kind", "text"), [

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import abc
 import atexit
+import os
 import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self
@@ -31,6 +33,9 @@ _WARM_CALLS = 3
 """Number of warm-up executions of a new context: the first loads kernels, the second captures a
 graph of the steps, and the third captures a graph of the copies and steps."""
 
+_READY_S = 0.05
+"""Time in seconds after which a thread that waits for its device looks whether the work is over."""
+
 Collect = Callable[[], Any]
 """Function that waits until the device has computed a batch, and returns the batch's result."""
 Begin = Callable[["Lanes"], Collect]
@@ -41,7 +46,8 @@ Collect."""
 class Lanes:
     """The lanes of one device.
 
-    A lane is a context with its own stream that computes one batch at a time.
+    A lane is a context with its own stream that computes one batch at a time. Several threads may
+    take lanes.
 
     calls: the calls of the device's plan.
     most_idle: how many idle lanes are kept.
@@ -54,16 +60,21 @@ class Lanes:
         self.computing = calls.device.create_stream() if calls.device.locks_pages else None
         self._most_idle = most_idle
         self._idle: list[Context] = []
+        self._lock = threading.Lock()
+
+    def ready(self, seconds: float) -> bool:
+        """Return whether the device computes batches, after waiting for at most so many seconds."""
+        return True
 
     def take(self, batch: int) -> Context:
         """Return a lane for a batch size.
 
         The caller has to call give_back() with the lane, unless the batch fails.
         """
-        lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
-        if lane is not None:
-            self._idle.remove(lane)
-            return lane
+        with self._lock:
+            for index, lane in reversed(list(enumerate(self._idle))):
+                if lane.program.batch == batch:
+                    return self._idle.pop(index)
         stream = self.calls.device.create_stream()
         try:
             return self.calls.make_context(batch, stream)
@@ -75,8 +86,9 @@ class Lanes:
 
     def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
-        self._idle.append(lane)
-        del self._idle[:-self._most_idle]
+        with self._lock:
+            self._idle.append(lane)
+            del self._idle[:-self._most_idle]
 
     def begun(self, lane: Context, arrays: Sequence[np.ndarray],
               results: Sequence[np.ndarray] | None = None) -> Callable[[], Sequence[np.ndarray]]:
@@ -127,6 +139,10 @@ def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
     return lambda lanes: collected
 
 
+class ReplacedError(DeviceLostError):
+    """The process of a device has ended, and another process will replace it."""
+
+
 class Member:
     """A device of a plan or group of plans.
 
@@ -142,16 +158,41 @@ class Member:
         self.problem = ""
         self.in_progress = 0
 
+    def at_once(self, depth: int) -> int:
+        """Return the number of batches in flight of work that has this depth.
+
+        On a CPU there is one, because computing several batches at the same time makes each of them
+        slower.
+        """
+        return 1 if self.calls.device.on_processors else depth
+
+    def lanes(self, most_idle: int) -> Any:
+        """Return new Lanes, which only one thread uses."""
+        return Lanes(self.calls, most_idle)
+
+    def compute(self, begin: Begin) -> Any:
+        """Return the result of a single batch."""
+        return begin(self.lanes(1))()
+
+    def seconds(self, size: int) -> float:
+        """Return the seconds of a batch of zeros, including copies.
+
+        This is the median of several samples.
+        """
+        context = self.calls.make_context(size, None)
+        return seconds_of(lambda: context.begin(context.pinned)())
+
 
 class Members:
     """The devices that share work.
 
     A device is left out if it is lost, or if it fails on a batch that another device then computes.
-    A device that fails because of too little memory is not left out.
+    A device that fails because of too little memory is not left out, nor one whose process is
+    replaced.
     """
 
-    def __init__(self, plans: Sequence[Calls]) -> None:
-        self.all = list(map(Member, plans))
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.all = list(members)
         self._lock = threading.Lock()
 
     @property
@@ -179,22 +220,9 @@ class Members:
 
         return begin
 
-    def work(self, next_task: Callable[[Member], BatchTask | None], depth: int,
-             sizes: int = 2) -> Work:
-        """Return a Work whose tasks the devices compute; see `SharedWork`."""
-        return SharedWork(self, next_task, depth, sizes)
-
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Return the outputs of a call, computed on the least busy device."""
         return self.computed(lambda member: member.calls(inputs, named))
-
-    def seconds(self, member: Member, size: int) -> float:
-        """Return the seconds of a batch of zeros on a device, including copies.
-
-        This is the median of several samples.
-        """
-        context = member.calls.make_context(size, None)
-        return seconds_of(lambda: context.begin(context.pinned)())
 
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return arrays for the inputs in memory that the devices read at their full rate."""
@@ -210,19 +238,24 @@ class Members:
         """End everything that runs for the devices, and wait until it has ended."""
 
     def computed(self, compute: Callable[[Member], Any], failed: Member | None = None,
-                 error: DeviceError | None = None) -> Any:
+                 error: DeviceError | None = None, ends: int = 0) -> Any:
         """Return the result of the least busy device.
 
         This is the device with the fewest computations in progress. If this device fails, another
-        one computes the result. If that device fails too, the first error is raised.
+        one computes the result. If that device fails too, the first error is raised, but two
+        processes may end.
 
         compute: computes the result on a device.
         failed, error: a device that has failed before, and its error.
+        ends: number of other processes that have ended during the computation.
         """
+        is_replaced = isinstance(error, ReplacedError)
         if failed is not None and isinstance(error, DeviceLostError):
             self.leave_out(failed, error)
         with self._lock:
             others = [member for member in self.usable if member is not failed]
+            if failed is not None and is_replaced:
+                others = others or [failed]
             if error is not None and not others:
                 raise error
             member = min(others, key=lambda member: member.in_progress)
@@ -230,21 +263,24 @@ class Members:
         try:
             result = compute(member)
         except DeviceError as new:
-            if error is not None:
-                raise error from None
-            return self.computed(compute, member, new)
+            if error is None or (isinstance(new, ReplacedError) and ends == 0):
+                return self.computed(compute, member, new, ends + is_replaced)
+            raise error from None
         finally:
             with self._lock:
                 member.in_progress -= 1
-        if failed is not None and error is not None and not isinstance(error, OutOfMemoryError):
+        if failed is not None and error is not None:
             self.leave_out(failed, error)
         return result
 
     def leave_out(self, member: Member, error: Exception) -> None:
         """Give a device no more work, and warn the user.
 
-        The last device is kept, because its errors say what is wrong.
+        The last device is kept, because its errors say what is wrong. So is a device that the error
+        does not make useless.
         """
+        if isinstance(error, (OutOfMemoryError, ReplacedError)):
+            return
         with self._lock:
             if member.problem or self.usable == [member]:
                 return
@@ -277,26 +313,6 @@ class BatchTask:
     name: Callable[[Exception], Exception] = lambda error: error
 
 
-class Work(Protocol):
-    """Tasks that several devices compute."""
-
-    @property
-    def changed(self) -> Any:
-        """A lock that is held while next_task is called."""
-
-    def notify(self, tasks: int = 1) -> None:
-        """Say that next_task may return more tasks; the caller holds `changed`."""
-
-    def start(self) -> None:
-        """Begin to compute."""
-
-    def end(self) -> None:
-        """Say that there are no more tasks."""
-
-    def close(self) -> None:
-        """End the work, and wait until all tasks are done."""
-
-
 class SharedWork:
     """The tasks of several devices, with one thread for each device.
 
@@ -307,8 +323,7 @@ class SharedWork:
     members: the devices.
     next_task: returns the next task for a device, or None if no task waits. The lock `changed` is
     held during the call.
-    depth: number of batches in flight on a device. On a CPU there is one, because computing several
-    batches at the same time makes each of them slower.
+    depth: maximum number of batches in flight on a device.
     sizes: number of batch sizes for which lanes are kept.
     changed: a condition that is notified when next_task may return a task.
     """
@@ -321,14 +336,10 @@ class SharedWork:
         self._is_over = False
         self._threads = []
         for member in members.usable:
-            at_once = 1 if member.calls.device.on_processors else depth
+            at_once = member.at_once(depth)
             self._threads.append(threading.Thread(
-                target=self._compute, args=(member, Lanes(member.calls, sizes * at_once), at_once),
+                target=self._compute, args=(member, member.lanes(sizes * at_once), at_once),
                 name="gossamer computes", daemon=True))
-
-    def notify(self, tasks: int = 1) -> None:
-        """Say that next_task may return more tasks; the caller holds `changed`."""
-        self.changed.notify(tasks)
 
     def start(self) -> None:
         """Start the threads."""
@@ -363,12 +374,15 @@ class SharedWork:
             self.changed.notify_all()
             return None
 
-    def _compute(self, member: Member, lanes: Lanes, at_once: int) -> None:
+    def _compute(self, member: Member, lanes: Any, at_once: int) -> None:
         """Compute tasks on a device until there are no more."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
-            if len(queued) == at_once:
+            if queued and (len(queued) == at_once or not self._is_ready(member, lanes, 0)):
                 self._collect(member, *queued.popleft())
+                continue
+            while not self._is_ready(member, lanes, _READY_S) and not self._is_over:
+                pass
             task = self._take(member, wait=not queued)
             if task is not None:
                 queued.append((task, _begun(task, lanes)))
@@ -378,6 +392,19 @@ class SharedWork:
                 break
             # do not keep the batch's arrays alive while the thread waits for the next batch
             del task
+
+    def _is_ready(self, member: Member, lanes: Any, seconds: float) -> bool:
+        """Return whether a device can take tasks; one without tasks is not waited for at the end.
+
+        A device that cannot be opened is left out. If it is the last one, its tasks fail.
+        """
+        try:
+            return lanes.ready(seconds)
+        except Exception as error:
+            if isinstance(error, DeviceError):
+                with suppress(GossamerWarning):
+                    self._members.leave_out(member, error)
+            return True
 
     def _collect(self, member: Member, task: BatchTask, collect: Collect) -> None:
         """Wait for a batch, and set its result.
@@ -389,8 +416,8 @@ class SharedWork:
             try:
                 result = collect()
             except DeviceError as error:
-                result = self._members.computed(
-                    lambda other: task.begin(Lanes(other.calls, 1))(), member, error)
+                result = self._members.computed(lambda other: other.compute(task.begin), member,
+                                                error)
         except Exception as last:
             task.result.set_exception(task.name(last))
         else:
@@ -436,7 +463,10 @@ class Closable(abc.ABC):
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
 """Objects to close at exit: if a device's library is unloaded while a thread still runs its code,
-the process aborts."""
+the process aborts. A forked child does not have the threads."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CLOSED_AT_EXIT.clear)
 
 
 @atexit.register

@@ -182,6 +182,8 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
             for target, source in zip(lane.pinned, part.request.arrays, strict=True):
                 target[position:position + part.rows] = source[part.start:stop]
             position += part.rows
+        for target in lane.pinned:
+            target[position:] = 0
         return lanes.begun(lane, lane.pinned)
 
     return begin

@@ -19,6 +19,7 @@ from gossamer.plan.run.device_workers import (
     BatchTask,
     Closable,
     Members,
+    SharedWork,
 )
 
 ERRORS = ("raise", "return")
@@ -53,7 +54,7 @@ class ResultStream(Closable, Iterator[Any]):
         self._returns_errors = errors == "return"
         self._pipeline = _Pipeline(members, iterator, depth)
         self._is_over = False
-        weakref.finalize(self, self._pipeline.end)
+        weakref.finalize(self, self._pipeline.end).atexit = False
 
     def __next__(self) -> Any:
         """Return the result of the next batch.
@@ -134,8 +135,8 @@ class _Pipeline:
         self._iterator = iterator
         self.room = threading.Semaphore(2 * depth * len(members.usable))
         self._tasks: deque[BatchTask] = deque()
-        self._work = members.work(
-            lambda _: self._tasks.popleft() if self._tasks else None, depth)
+        self._work = SharedWork(
+            members, lambda _: self._tasks.popleft() if self._tasks else None, depth)
         self._done: SimpleQueue[_Entry] = SimpleQueue()
         self._early: dict[int, _Entry] = {}
         self._next = 0
@@ -192,7 +193,7 @@ class _Pipeline:
                 else:
                     with self._work.changed:
                         self._tasks.append(task)
-                        self._work.notify()
+                        self._work.changed.notify()
                     del task
                 del item, entry
                 self.room.acquire()

@@ -13,7 +13,8 @@ import pytest
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.train import MLP, training_data
+from gossamer.io import limits
+from gossamer.train import MLP
 from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState, Validation
@@ -148,19 +149,19 @@ X, Y = np.zeros((4, 2), np.float32), np.arange(4) % 2
 def files(tmp_path, monkeypatch):
     """Paths of the files that say how much memory there is; they do not exist yet."""
     paths = tmp_path / "meminfo", tmp_path / "memory.max"
-    monkeypatch.setattr(training_data, "_MEMINFO", paths[0])
-    monkeypatch.setattr(training_data, "_LIMITS", paths[1:])
+    monkeypatch.setattr(limits, "_MEMINFO", paths[0])
+    monkeypatch.setattr(limits, "_LIMITS", paths[1:])
     return paths
 
 
 def test_what_is_available(files):
-    assert training_data.available_memory() == find("host").limits.memory_bytes
+    assert limits.available_memory() == find("host").limits.memory_bytes
     files[0].write_text("MemTotal:  90 kB\nMemAvailable:    5 kB\n")
-    assert training_data.available_memory() == 5120
+    assert limits.available_memory() == 5120
     files[1].write_text("max\n")
-    assert training_data.available_memory() == 5120
+    assert limits.available_memory() == 5120
     files[1].write_text("4096\n")
-    assert training_data.available_memory() == 4096
+    assert limits.available_memory() == 4096
 
 
 def test_too_large_a_network(files):
