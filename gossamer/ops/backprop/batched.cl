@@ -11,6 +11,9 @@
  * units of a layer. With these errors, it updates its weights and computes the errors of its
  * inputs.
  *
+ * If the sums of all samples of an update do not fit into shared memory, the update is divided into
+ * micro-batches. Each micro-batch adds to the gradients, and the last one updates the weights.
+ *
  * Layers from SPLIT on are not divided: every work-group computes them for all samples with its own
  * copy of the weights. The copies stay equal bit by bit. If all layers are divided, each work-group
  * computes the errors of the outputs for MINE samples.
@@ -41,21 +44,24 @@
 #define THREADS 128 /* work-items of a work-group */
 #define CLUSTER 1 /* work-groups of a group */
 #define BATCH 8 /* samples per update, which is one step */
-#define ROWS 8 /* BATCH, rounded up to full tiles */
+#define MICRO_BATCHES 1 /* micro-batches of a step */
+#define MICRO_BATCH 8 /* samples of a micro-batch; the last one of a step may have fewer */
+#define ROWS 8 /* MICRO_BATCH, rounded up to full tiles */
 #define MINE 8 /* samples for which a work-group computes the errors of the outputs */
 #define OUTPUTS 10 /* units of the last layer */
 #define OUTPUT_STRIDE 12 /* row stride of the sums and errors of outputs, in floats */
 #define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
+#define GRADIENTS_AT 0 /* offset of the gradients of the micro-batches so far, in floats */
+#define GRADIENTS_SHARED 1 /* 1: these gradients are in shared memory; 0: in the workspace */
+#define OWN_WORKSPACE 0 /* floats of a work-group's workspace */
 #define WEIGHTED 0 /* 1: each sample's loss and errors are multiplied by the sample's weight */
 #define COUNT 2410 /* weights and biases of a network */
 #define PARAMETERS 7231 /* parameters of a network */
-#define CHUNKS 1 /* chunks in which a work-group's inputs of layer 0 are loaded */
-#define CHUNK 68 /* inputs of layer 0 per chunk */
-#define BUFFERS 2 /* buffers for chunks */
+#define BUFFERS 2 /* buffers for the inputs and targets of a micro-batch */
 #define WIDE 1 /* 1: inputs of layer 0 are loaded four at a time */
-#define PARITIES 1 /* 2: partial sums have two buffers, for even and for odd steps */
+#define PARITIES 1 /* 2: partial sums have two buffers, for even and for odd micro-batches */
 /* offsets in shared memory, in floats */
 #define X_AT 8640 /* inputs of layer 0 */
 #define T_AT 9728 /* targets */
@@ -148,7 +154,7 @@
 #define GROUP_SEND(l) BARRIER();
 #define GROUP_RECEIVE(l)
 #endif
-#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
+#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? turn % 2 * SUMS_##l : 0)
 
 /* COPY copies one float, and COPY4 four floats, from global to shared memory. The copies are
  * complete after COPIED. */
@@ -162,21 +168,32 @@
 #define COPIED()
 #endif
 
-/* Copies the indices of the samples of step `number`. */
-#define FETCH_ROWS(number)                                                         \
-    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
-        COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
+/* The micro-batches of all steps are numbered from 0. FIRST_SAMPLE is the index of the first sample
+ * of micro-batch `number` among all samples. END is the end of its samples: at most the end of its
+ * step, and at most `samples`. IS_LAST is whether it is the last micro-batch of its step. */
+#define FIRST_SAMPLE(number)                                                       \
+    ((number) / MICRO_BATCHES * BATCH + (number) % MICRO_BATCHES * MICRO_BATCH)
+#define END(number)                                                                \
+    (MICRO_BATCHES > 1 ? LESSER(((number) / MICRO_BATCHES + 1) * BATCH, samples) : samples)
+#define IS_LAST(number) ((number) % MICRO_BATCHES == MICRO_BATCHES - 1)
 
-/* Copies a chunk of the inputs of layer 0 for step `number`. The bias's input is set to 1. */
-#define FETCH(number, chunk, buffer)                                               \
+/* Copies the indices of the samples of micro-batch `number`. */
+#define FETCH_ROWS(number)                                                         \
+    ROLLED for (int b = item; b < MICRO_BATCH && FIRST_SAMPLE(number) + b < END(number); \
+                b += THREADS)                                                      \
+        COPY(rows + (number) % 3 * MICRO_BATCH + b, order + FIRST_SAMPLE(number) + b);
+
+/* Copies the inputs of layer 0 for micro-batch `number`. The bias's input is set to 1. */
+#define FETCH(number, buffer)                                                      \
     {                                                                              \
-        int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
-        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {   \
-            int b = n / (CHUNK / IN_STEP), i = n % (CHUNK / IN_STEP) * IN_STEP;    \
+        int begin = BASE(0), count_ = END(number) - FIRST_SAMPLE(number);          \
+        ROLLED for (int n = item; n < MICRO_BATCH * (SHARE_0 / IN_STEP); n += THREADS) { \
+            int b = n / (SHARE_0 / IN_STEP), i = n % (SHARE_0 / IN_STEP) * IN_STEP; \
             SHARED_POINTER float *to = pool + X_AT + (buffer) * (ROWS * LENGTH_0)  \
                                        + b * LENGTH_0 + i;                         \
             if (b < count_ && begin + i < INPUTS_0)                                \
-                IN_COPY(to, x + (INT64)rows[(number) % 3 * BATCH + b] * INPUTS_0 + begin + i); \
+                IN_COPY(to, x + (INT64)rows[(number) % 3 * MICRO_BATCH + b] * INPUTS_0 + begin \
+                            + i);                                                  \
             else if (begin + i >= INPUTS_0)                                        \
                 for (int c = 0; c < IN_STEP; c++)                                  \
                     to[c] = begin + i + c == INPUTS_0 ? 1.0f : 0.0f;               \
@@ -190,7 +207,7 @@
 #define IN_COPY COPY
 #endif
 
-/* Copies the targets and the weights of the samples of step `number`. */
+/* Copies the targets and the weights of the samples of micro-batch `number`. */
 #if WEIGHTED
 #define FETCH_WEIGHT(m, row, buffer) \
     COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
@@ -200,8 +217,8 @@
 #define FETCH_TARGETS(number, buffer)                                              \
     ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                  \
         int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
-        if (b < BATCH && (number) * BATCH + b < samples) {                         \
-            int row = rows[(number) % 3 * BATCH + b];                              \
+        if (b < MICRO_BATCH && FIRST_SAMPLE(number) + b < END(number)) {           \
+            int row = rows[(number) % 3 * MICRO_BATCH + b];                        \
             COPY(pool + T_AT + (buffer) * (MINE * OUTPUTS) + n,                    \
                  targets + (INT64)row * OUTPUTS + k);                              \
             if (k == 0) {                                                          \
@@ -210,27 +227,26 @@
         }                                                                          \
     }
 
-/* Copies the data of the next steps for which there are buffers. The copies are started between the
- * two halves of a barrier of the group. */
-#if CHUNKS == 1 && BUFFERS == 2
-#define FETCH_NEXT(step)                                                           \
-    FETCH_ROWS((step) + 2)                                                         \
-    FETCH((step) + 1, 0, ((step) + 1) % 2)                                         \
-    FETCH_TARGETS((step) + 1, ((step) + 1) % 2)
+/* Copies the data of the next micro-batches for which there are buffers. The copies are started
+ * between the two halves of a barrier of the group. */
+#if BUFFERS == 2
+#define FETCH_NEXT(turn)                                                           \
+    FETCH_ROWS((turn) + 2)                                                         \
+    FETCH((turn) + 1, ((turn) + 1) % 2)                                            \
+    FETCH_TARGETS((turn) + 1, ((turn) + 1) % 2)
 #else
-#define FETCH_NEXT(step) FETCH_ROWS((step) + 2)
+#define FETCH_NEXT(turn) FETCH_ROWS((turn) + 2)
 #endif
 
 /* Computes this work-group's partial sums of a layer at P_AT. If the tiles split each sum over
  * inputs, the parts are stored at S_AT. They are added up here only if other work-groups read the
  * sums. */
-#define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
+#define FORWARD_PRODUCT(l, in)                                                     \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
-        forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,              \
+        forward_product(in, LENGTH_##l, pool + W_AT_##l, STRIDE_##l,               \
                         pool + (tile[2] > 1 ? S_AT : P_AT_##l + PARITY(l)), SLICE_##l, \
-                        SUMS_##l, FOURS(inputs), UNITS_##l, FORWARD_##l,           \
-                        tile[2] > 1 ? 0 : add, item);                              \
+                        SUMS_##l, FOURS(SHARE_##l), UNITS_##l, FORWARD_##l, item); \
         if (tile[2] > 1 && IS_SPLIT(l)) {                                          \
             BARRIER();                                                             \
             add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), SUMS_##l, tile[2], item); \
@@ -238,25 +254,16 @@
     }
 #define FORWARD(l, before)                                                         \
     HIDE(item);                                                                    \
-    FORWARD_PRODUCT(l, pool + A_AT_##l, W_AT_##l, SHARE_##l, 0)                    \
+    FORWARD_PRODUCT(l, pool + A_AT_##l)                                            \
     GROUP_SEND(l)                                                                  \
     GROUP_RECEIVE(l)                                                               \
     TAKE_SUMS_##l
 #define FORWARD_FIRST                                                              \
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {                                 \
-        if (CHUNKS > 1) {                                                          \
-            COPIED();                                                              \
-            BARRIER();                                                             \
-            FETCH(step, (chunk + 1) % CHUNKS, (chunk + 1) % 2)                     \
-        }                                                                          \
-        FORWARD_PRODUCT(0, pool + X_AT + FORWARD_BUFFER * (ROWS * LENGTH_0),       \
-                        W_AT_0 + chunk * CHUNK * STRIDE_0, CHUNK, chunk)           \
-    }                                                                              \
+    FORWARD_PRODUCT(0, pool + X_AT + turn % BUFFERS * (ROWS * LENGTH_0))           \
     GROUP_SEND(0)                                                                  \
-    FETCH_NEXT(step)                                                               \
+    FETCH_NEXT(turn)                                                               \
     GROUP_RECEIVE(0)                                                               \
     TAKE_SUMS_0
-#define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
 
 /* Declares `total`, the sums of units j to j + 3 for sample b. The partial sums of all work-groups
  * are added up, beginning with work-group `first`. Work-groups that add up different units pass
@@ -374,7 +381,7 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
                          LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l), \
                          4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
     GROUP_SEND(l)                                                                  \
-    CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
+    CHANGE_WEIGHTS(l, pool + A_AT_##l, )                                           \
     if (CLUSTER > 1 && IS_SPLIT(l)) {                                              \
         GROUP_RECEIVE(l)                                                           \
         GATHER(before, l)                                                          \
@@ -414,7 +421,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
     const GLOBAL float *RESTRICT sample_weights,
 #endif
-    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT moments, int samples
+    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT workspace, int samples
     DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
     DYNAMIC_SHARED(float4, pool4)
@@ -431,11 +438,9 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     after += (INT64)network * PARAMETERS;
     order += (INT64)network * samples;
     losses += (INT64)network * samples;
-#if MOMENTS && !MOMENTS_SHARED
-    moments += (INT64)GROUP_ID(0) * MOMENTS * STATE;
-    ROLLED for (int n = item; n < MOMENTS * STATE; n += THREADS)
-        moments[n] = 0.0f;
-#endif
+    workspace += (INT64)GROUP_ID(0) * OWN_WORKSPACE;
+    ROLLED for (int n = item; n < OWN_WORKSPACE; n += THREADS)
+        workspace[n] = 0.0f;
     ROLLED for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     GLOBAL_BARRIER();
@@ -447,12 +452,13 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     FETCH_ROWS(1)
     COPIED();
     GLOBAL_BARRIER();
-    FETCH(0, 0, 0)
+    FETCH(0, 0)
     FETCH_TARGETS(0, 0)
 
-    for (int step = 0; step < steps; step++) {
-        int count = LESSER(BATCH, samples - step * BATCH);
-        float share = 1.0f / (float)count, step_rate = rate;
+    for (int turn = 0; turn < steps * MICRO_BATCHES; turn++) {
+        int step = turn / MICRO_BATCHES;
+        int count = LESSER(MICRO_BATCH, END(turn) - FIRST_SAMPLE(turn));
+        float share = 1.0f / (float)LESSER(BATCH, samples - step * BATCH), step_rate = rate;
         HIDE(item);
         COPIED();
         BARRIER();
@@ -467,9 +473,9 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         FORWARD_FIRST
         UPPER(FORWARD)
 
-        SHARED_POINTER const float *target = pool + T_AT + step % BUFFERS * (MINE * OUTPUTS);
+        SHARED_POINTER const float *target = pool + T_AT + turn % BUFFERS * (MINE * OUTPUTS);
 #if WEIGHTED
-        SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
+        SHARED_POINTER const float *weight = pool + V_AT + turn % BUFFERS * MINE;
 #endif
 #if SOFTMAX && !FEW_OUTPUTS
         ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
@@ -549,26 +555,12 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
 #endif
             if (BY_SAMPLES || rank == 0)
-                losses[step * BATCH + first_mine + m] = loss;
+                losses[FIRST_SAMPLE(turn) + first_mine + m] = loss;
         }
-#if CHUNKS > 1
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            COPIED();
-            BARRIER();
-            if (chunk + 1 < CHUNKS) {
-                FETCH(step, chunk + 1, (CHUNKS + chunk + 1) % 2)
-            } else {
-                FETCH(step + 1, 0, 0)
-                FETCH_TARGETS(step + 1, (step + 1) % BUFFERS)
-            }
-            CHANGE_WEIGHTS(0, pool + X_AT + (CHUNKS + chunk) % 2 * (ROWS * LENGTH_0), chunk * CHUNK,
-                           CHUNK, )
-        }
-#elif BUFFERS == 2
-        CHANGE_WEIGHTS(0, pool + X_AT + step % 2 * (ROWS * LENGTH_0), 0, CHUNK, )
+#if BUFFERS == 2
+        CHANGE_WEIGHTS(0, pool + X_AT + turn % 2 * (ROWS * LENGTH_0), )
 #else
-        CHANGE_WEIGHTS(0, pool + X_AT, 0, CHUNK,
-                       BARRIER(); FETCH(step + 1, 0, 0) FETCH_TARGETS(step + 1, 0))
+        CHANGE_WEIGHTS(0, pool + X_AT, BARRIER(); FETCH(turn + 1, 0) FETCH_TARGETS(turn + 1, 0))
 #endif
     }
 

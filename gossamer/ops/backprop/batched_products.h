@@ -115,7 +115,7 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
 #if !TF32
 /* sums[b][j] = sum over i of in[b][i] * weights[i][j]. Each sum is divided into `parts` parts. The
  * first parts of all sums form an array of `size` floats, which is followed by the array of the
- * second parts, and so on. If `add` is set, the products are added to the numbers in `sums`.
+ * second parts, and so on.
  *
  * length, stride: floats of a row of `in`, and of a row of `weights`. slice: see SUM_PLACE.
  * fours: number of inputs i, divided by 4. units: number of units j.
@@ -123,7 +123,7 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
 INLINE void forward_product(const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
                             SHARED_POINTER float *sums, int slice, int size, int fours, int units,
-                            int tile_b, int tile_j, int parts, int add, int item)
+                            int tile_b, int tile_j, int parts, int item)
 {
     const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j);
     ROLLED for (int t = item; t < tiles_b * tiles_j * parts; t += THREADS) {
@@ -131,14 +131,7 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
         int first_b = place.along, tile = place.across;
         SHARED_POINTER float *to = sums + place.part * size;
         float sum[8][8];
-        UNROLL for (int m = 0; m < tile_b; m++)
-            UNROLL for (int n = 0; n < tile_j; n += 4) {
-                if (add && COLUMN(tile, tiles_j, n) < units)
-                    load4(&sum[m][n], to + SUM_PLACE(first_b + m * tiles_b,
-                                                     COLUMN(tile, tiles_j, n), stride, slice));
-                else
-                    sum[m][n] = sum[m][n + 1] = sum[m][n + 2] = sum[m][n + 3] = 0.0f;
-            }
+        clear_tile(sum, tile_b, tile_j);
         ROLLED for (int four = place.part; four < fours; four += parts) {
             float a[8][4];
             UNROLL for (int m = 0; m < tile_b; m++)

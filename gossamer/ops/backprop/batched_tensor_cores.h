@@ -60,7 +60,7 @@ INLINE uint4 fragment_of_rows(const float *upper, const float *lower, bool insid
 /* As in batched_products.h. tile_b: 16 or 32. tile_j: 32. */
 INLINE void forward_product(const float *in, int length, const float *weights, int stride,
                             float *sums, int slice, int size, int fours, int units, int tile_b,
-                            int tile_j, int parts, int add, int item)
+                            int tile_j, int parts, int item)
 {
     const int tiles_b = CEIL_DIV(ROWS, tile_b), tiles_j = CEIL_DIV(units, tile_j);
     const int lane = item % 32, terms = 2 * (lane % 4);
@@ -92,7 +92,7 @@ INLINE void forward_product(const float *in, int length, const float *weights, i
                 if (b < ROWS && j < units) {
                     float *to = sums + part * size + SUM_PLACE(b, j, stride, slice), four[4];
                     UNROLL for (int k = 0; k < 4; k++)
-                        four[k] = sum[m / 2][k][m % 2 * 2 + n] + (add ? to[k] : 0.0f);
+                        four[k] = sum[m / 2][k][m % 2 * 2 + n];
                     SHARED_STORE4(to, MAKE4(four[0], four[1], four[2], four[3]));
                 }
             }
