@@ -45,11 +45,11 @@ PERSISTENT = {
     "zeros skipped, weights that vanish": (
         BackpropProblem((40, 9, 4), 9, 4, networks=2), _VANISHES,
         {"weights": "sparse", "threads": 128}),
-    "batches, momentum": (
-        BackpropProblem((40, 35, 33, 5), 9, 7, "tanh", "cross_entropy", 3, velocity=True),
+    "momentum": (
+        BackpropProblem((40, 35, 33, 5), 9, 7, "tanh", "cross_entropy", velocity=True),
         (0.1, 0.9, 0.1), {"weights": "local", "threads": 128}),
     "weights in registers, one layer": (
-        BackpropProblem((33, 20), 9, 6, "sigmoid", "squared_error", 2), _VANISHES,
+        BackpropProblem((33, 20), 9, 6, "sigmoid", "squared_error"), _VANISHES,
         {"weights": "registers"}),
 }
 LAUNCHES = {
