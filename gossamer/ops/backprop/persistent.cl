@@ -1,5 +1,6 @@
-/* Online back-propagation in one launch. One work-group per network keeps all parameters in registers and
- * shared memory until the last sample, and fetches each sample while it trains on the previous one.
+/* Online back-propagation in one launch. One work-group per network keeps all parameters in
+ * registers and shared memory until the last sample, and fetches each sample while it trains on the
+ * previous one.
  *
  * In the first layer, each set of LANES neighbouring work-items has its own SHARE inputs. Each
  * work-item of a set has PER_ITEM units, which are LANES apart. So each weight is read and changed

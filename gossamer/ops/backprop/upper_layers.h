@@ -218,8 +218,8 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
 }
 
 /* Changes weights and biases by the sample in a buffer, and writes its loss. */
-INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *loss, int item, int buffer,
-                                float rate, float momentum, float decay)
+INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *loss, int item,
+                                int buffer, float rate, float momentum, float decay)
 {
     SHARED_POINTER const float *out = pool + OUT_AT + buffer * WIDTH;
     SHARED_POINTER const float *error = pool + ERROR_AT + buffer * WIDTH;
