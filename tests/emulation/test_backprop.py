@@ -86,6 +86,12 @@ BATCHED = {
     "outputs' errors by samples, Adam": (
         BackpropProblem((40, 70, 21, 5), 9, 90, "relu", "cross_entropy", 40, adam=True),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 128}),
+    "upper layers by samples, Adam": (
+        BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60, adam=True),
+        (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
+    "two upper layers by samples, momentum, weighted samples": (
+        BackpropProblem((120, 24, 8, 3), 9, 120, "tanh", batch=50, velocity=True, weighted=True,
+                        networks=2), (0.1, 0.9, 0.1), {"groups": 4, "threads": 128}),
     "equal upper layers, weighted samples": (
         BackpropProblem((33, 20, 9, 3), 9, 11, batch=3, adam=True, weighted=True, networks=2),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
@@ -104,6 +110,9 @@ TF32: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object]]] = 
     "TF32, a group of one, parts of sums": (
         BackpropProblem((21, 9, 7, 4), 9, 22, "tanh", "cross_entropy", 12, velocity=True,
                         networks=2), _DECAY, {"groups": 1, "threads": 256}),
+    "TF32, upper layers by samples": (
+        BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60), _DECAY,
+        {"groups": 4, "threads": 64}),
     "TF32, more tiles than warps": (
         BackpropProblem((70, 66, 2), 9, 16, "sigmoid", "squared_error", 8), _DECAY,
         {"groups": 1, "threads": 64}),
@@ -112,6 +121,7 @@ _ADAM = (0.01, 0.0, 0.1)
 _DEEP = BackpropProblem((45, 30, 12, 3), 9, 90, "relu", "cross_entropy", 40, adam=True)
 _WEIGHTED = BackpropProblem((70, 20, 3), 9, 90, "relu", batch=40, adam=True, weighted=True,
                             output="linear", networks=2)
+_UPPER = BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60, adam=True)
 _PLAIN = BackpropProblem((45, 30, 12, 3), 9, 50, "tanh", "cross_entropy", 20)
 _MOMENTUM = BackpropProblem((40, 20, 12, 3), 9, 90, "tanh", batch=40, velocity=True)
 MICRO_BATCHES: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object], int,
@@ -126,8 +136,12 @@ MICRO_BATCHES: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, obj
         _PLAIN, _DECAY, {"groups": 1, "threads": 64}, 23_750, (16, 0, 0, 2)),
     "momentum, all state in shared memory": (
         _MOMENTUM, (0.1, 0.9, 0.1), {"groups": 4, "threads": 128}, 12_000, (8, 1, 1, 1)),
+    "upper layers by samples": (
+        _UPPER, _ADAM, {"groups": 4, "threads": 64}, 14_000, (24, 0, 0, 1)),
+    "TF32, upper layers by samples": (
+        _UPPER, _ADAM, {"groups": 2, "threads": 64, "precision": "tf32"}, 22_000, (24, 0, 0, 1)),
     "TF32": (
-        _DEEP, _ADAM, {"groups": 2, "threads": 64, "precision": "tf32"}, 16_000, (16, 0, 0, 2)),
+        _DEEP, _ADAM, {"groups": 2, "threads": 64, "precision": "tf32"}, 16_000, (8, 0, 0, 2)),
     "TF32, split sums, weighted samples": (
         _WEIGHTED, _ADAM, {"groups": 4, "threads": 128, "precision": "tf32"}, 20_750,
         (24, 1, 1, 1)),

@@ -14,13 +14,16 @@
  * If the sums of all samples of an update do not fit into shared memory, the update is divided into
  * micro-batches. Each micro-batch adds to the gradients, and the last one updates the weights.
  *
- * Layers from SPLIT on are not divided: every work-group computes them for all samples with its own
- * copy of the weights. The copies stay equal bit by bit. If all layers are divided, each work-group
- * computes the errors of the outputs for MINE samples.
+ * Layers from SPLIT on are not divided: every work-group has its own copy of their weights. The
+ * copies are equal bit by bit. If BY_SAMPLES is 0, every work-group computes these layers for all
+ * samples. If it is 1, each work-group computes the errors of the outputs for MINE samples, and all
+ * that these need from layers that are not divided. The work-groups then share out the weights of
+ * these layers: each adds up the gradients of its weights from all work-groups and updates the
+ * weights, and the others copy them.
  *
- * Work-groups read one another's partial sums (P_AT), errors of outputs (O_AT) and errors of inputs
- * (E_AT). This memory is written before a barrier of the group, read after the barrier, and
- * overwritten only after a further barrier.
+ * Work-groups read one another's partial sums (P_AT), errors of outputs (O_AT), errors of inputs
+ * (E_AT), gradients (G_AT) and weights that were shared out. This memory is written before a
+ * barrier of the group, read after the barrier, and overwritten only after a further barrier.
  *
  * In shared memory, each sample has a row of inputs, a row of sums and a row of errors, and each
  * input has a row of weights. Row strides are odd multiples of 4 floats, so that neighbouring rows
@@ -47,9 +50,11 @@
 #define MICRO_BATCHES 1 /* micro-batches of a step */
 #define MICRO_BATCH 8 /* samples of a micro-batch; the last one of a step may have fewer */
 #define ROWS 8 /* MICRO_BATCH, rounded up to full tiles */
+#define BY_SAMPLES 0 /* 1: each work-group computes the outputs' errors of MINE samples */
 #define MINE 8 /* samples for which a work-group computes the errors of the outputs */
 #define OUTPUTS 10 /* units of the last layer */
 #define OUTPUT_STRIDE 12 /* row stride of the sums and errors of outputs, in floats */
+#define OUTPUT_ROWS 8 /* ROWS_ of the last layer */
 #define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
@@ -80,13 +85,15 @@
 #define LENGTH_0 68 /* row stride of inputs, in floats */
 #define STRIDE_0 36 /* row stride of weights, sums and errors, in floats */
 #define SLICE_0 36 /* row stride of a slice of the sums, in floats */
-#define SUMS_0 288 /* floats of the sums of all samples */
+#define ROWS_0 8 /* samples for which a work-group computes the layer, rounded up to full tiles */
+#define SUMS_0 288 /* floats of the sums of these samples */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
 #define W_AT_0 0 /* offset of the layer's weights in shared memory, in floats */
 #define A_AT_0 8640 /* offset of inputs of the layer in shared memory, in floats */
 #define P_AT_0 11792 /* offset of partial sums of units */
 #define D_AT_0 11792 /* offset of errors of units */
 #define E_AT_0 0 /* offset of errors of inputs, which other work-groups read */
+#define G_AT_0 0 /* offset of gradients, which other work-groups read */
 #define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of each sum over inputs */
 #define BACKWARD_0 2, 4 /* samples and inputs of a tile */
 /* Inputs and units of a tile, and parts of each sum over samples. If the number of parts is 0, no
@@ -99,6 +106,7 @@
 #define LENGTH_1 36
 #define STRIDE_1 12
 #define SLICE_1 12
+#define ROWS_1 8
 #define SUMS_1 96
 #define GLOBAL_1 2080
 #define W_AT_1 2448
@@ -106,6 +114,7 @@
 #define P_AT_1 14528
 #define D_AT_1 14624
 #define E_AT_1 0
+#define G_AT_1 0
 #define FORWARD_1 2, 4, 9
 #define BACKWARD_1 2, 2
 #define GRADIENT_1 8, 4, 8
@@ -131,8 +140,11 @@
 #define IS_SPLIT(l) ((l) < SPLIT)
 #define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)
 #define FOURS(count) CEIL_DIV(count, 4)
-/* whether each work-group computes the outputs' errors of MINE samples */
-#define BY_SAMPLES (CLUSTER > 1 && SPLIT == LAYERS)
+/* whether weights of layers that are not divided are shared out among work-groups */
+#define SHARED_OUT (BY_SAMPLES && SPLIT < LAYERS)
+/* whether this work-group updates weight j of input i of a layer */
+#define IS_OWNER(l, i, j)                                                          \
+    (IS_SPLIT(l) || (SHARED_OUT ? ((i) * FOURS(UNITS_##l) + (j) / 4) % CLUSTER == rank : rank == 0))
 /* PEER: address of offset `at` in the memory of work-group `other`, or in this work-group's memory
  * if the layer is not divided */
 #if CLUSTER > 1
@@ -154,6 +166,8 @@
 #define GROUP_SEND(l) BARRIER();
 #define GROUP_RECEIVE(l)
 #endif
+/* rows of outputs' errors; those beyond MINE samples are 0 */
+#define ERROR_ROWS (SHARED_OUT ? OUTPUT_ROWS : MINE)
 #define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? turn % 2 * SUMS_##l : 0)
 
 /* COPY copies one float, and COPY4 four floats, from global to shared memory. The copies are
@@ -244,7 +258,7 @@
 #define FORWARD_PRODUCT(l, in)                                                     \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
-        forward_product(in, LENGTH_##l, pool + W_AT_##l, STRIDE_##l,               \
+        forward_product(ROWS_##l, in, LENGTH_##l, pool + W_AT_##l, STRIDE_##l,     \
                         pool + (tile[2] > 1 ? S_AT : P_AT_##l + PARITY(l)), SLICE_##l, \
                         SUMS_##l, FOURS(SHARE_##l), UNITS_##l, FORWARD_##l, item); \
         if (tile[2] > 1 && IS_SPLIT(l)) {                                          \
@@ -263,7 +277,21 @@
     GROUP_SEND(0)                                                                  \
     FETCH_NEXT(turn)                                                               \
     GROUP_RECEIVE(0)                                                               \
+    COPY_SHARED_OUT                                                                \
     TAKE_SUMS_0
+/* Copies the weights that other work-groups have updated. The last work-items, which may add up
+ * fewer sums, begin. */
+#if SHARED_OUT
+#define COPY_SHARED_OUT UPPER(COPY_LAYER)
+#else
+#define COPY_SHARED_OUT
+#endif
+#define COPY_LAYER(l, before)                                                      \
+    ROLLED for (int n = THREADS - 1 - item; n < SHARE_##l * FOURS(UNITS_##l); n += THREADS) { \
+        int at = W_AT_##l + n / FOURS(UNITS_##l) * STRIDE_##l + n % FOURS(UNITS_##l) * 4; \
+        if (n % CLUSTER != rank)                                                   \
+            SHARED_STORE4(pool + at, SHARED_LOAD4(map_cluster(pool, n % CLUSTER) + at)); \
+    }
 
 /* Declares `total`, the sums of units j to j + 3 for sample b. The partial sums of all work-groups
  * are added up, beginning with work-group `first`. Work-groups that add up different units pass
@@ -271,7 +299,7 @@
  * that add up the same units pass 0, so that their results are equal bit by bit. */
 #define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
-    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
+    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l, ROWS_##l);                  \
     if (IS_SPLIT(l)) {                                                             \
         int first_part = first;                                                    \
         HIDE(first_part); /* else registers would hold the addresses of all parts */ \
@@ -291,13 +319,14 @@
 /* TAKE_HIDDEN computes the inputs of the next layer from the sums of layer l. TAKE_OUTPUTS stores
  * the sums of the last layer. */
 #define TAKE_HIDDEN(l, next)                                                       \
-    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {      \
+    ROLLED for (int n = item; n < ROWS_##next * FOURS(SHARE_##next); n += THREADS) { \
         int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
         int j = BASE(next) + i;                                                    \
+        int sample = !IS_SPLIT(l) || !SHARED_OUT ? b : b < MINE ? first_mine + b : ROWS; \
         SHARED_POINTER float *in = pool + A_AT_##next + b * LENGTH_##next + i;     \
         float4 out = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
-        if (j < UNITS_##l) {                                                       \
-            ADD_PARTS4(sum, l, b, j, IS_SPLIT(next) ? rank : 0)                    \
+        if (j < UNITS_##l && sample < ROWS_##l) {                                  \
+            ADD_PARTS4(sum, l, sample, j, IS_SPLIT(next) || SHARED_OUT ? rank : 0) \
             out = MAKE4(ACTIVATE(sum.x), ACTIVATE(sum.y), ACTIVATE(sum.z), ACTIVATE(sum.w)); \
         }                                                                          \
         in[0] = INPUT_VALUE(j, UNITS_##l, out.x);                                  \
@@ -310,8 +339,9 @@
 #define TAKE_OUTPUTS(l)                                                            \
     ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {           \
         int m = n / FOURS(OUTPUTS), j = n % FOURS(OUTPUTS) * 4;                    \
-        if (first_mine + m < ROWS) {                                               \
-            ADD_PARTS4(sum, l, first_mine + m, j, BY_SAMPLES ? rank : 0)           \
+        int row = IS_SPLIT(l) ? first_mine + m : m;                                \
+        if (row < ROWS_##l) {                                                      \
+            ADD_PARTS4(sum, l, row, j, BY_SAMPLES ? rank : 0)                      \
             SHARED_STORE4(pool + Z_AT + m * STRIDE_##l + j, sum);                  \
         }                                                                          \
     }                                                                              \
@@ -369,23 +399,66 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
     BARRIER();
 
 /* Backward pass of a layer other than 0: computes the errors of the layer's inputs, updates the
- * layer's weights, and gathers the errors of the units of layer `before`. */
+ * layer's weights, and gathers the errors of the units of layer `before`. If SHARED_OUT is 1, it
+ * computes gradients of this work-group's samples, and END_OF_BACKWARD does the rest. */
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
-                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l, \
-                         INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
+        backward_product(ROWS_##l, pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l,   \
+                         pool + A_AT_##l, LENGTH_##l, pool + E_AT_##l, SHARE_##l,  \
+                         FOURS(UNITS_##l), SHARE_##l, INPUTS_##l - BASE(l), BACKWARD_##l, item); \
     else                                                                           \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
-                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l), \
-                         4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
+        backward_product(ROWS_##l, pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l,   \
+                         pool + A_AT_##l, LENGTH_##l,                              \
+                         pool + (SHARED_OUT && IS_SPLIT(before) ? E_AT_##l : D_AT_##before), \
+                         STRIDE_##before, FOURS(UNITS_##l), 4 * FOURS(INPUTS_##l), INPUTS_##l, \
+                         BACKWARD_##l, item);                                      \
     GROUP_SEND(l)                                                                  \
     CHANGE_WEIGHTS(l, pool + A_AT_##l, )                                           \
     if (CLUSTER > 1 && IS_SPLIT(l)) {                                              \
         GROUP_RECEIVE(l)                                                           \
         GATHER(before, l)                                                          \
     }
+#if SHARED_OUT
+#define END_OF_BACKWARD                                                            \
+    CLUSTER_SEND();                                                                \
+    CLUSTER_RECEIVE();                                                             \
+    UPPER(CHANGE_OWN)                                                              \
+    GATHER_SAMPLES
+#else
+#define END_OF_BACKWARD
+#endif
+/* Updates the weights of a layer that this work-group owns. */
+#define CHANGE_OWN(l, before)                                                      \
+    CHANGE_ALL(l, 0, CLUSTER, rank, BY_FOUR for (int part = 0; part < CLUSTER; part++) { \
+        SHARED_POINTER const float *from = map_cluster(pool, part) + G_AT_##l;     \
+        ADD_SCALED4(gradient, 1.0f, SHARED_LOAD4(from + i * STRIDE_##l + j));      \
+    })
+/* Gathers the errors of the units of layer 0. Each work-group has those of its samples, and begins
+ * to read at a different work-group. */
+#define GATHER_SAMPLES                                                             \
+    {                                                                              \
+        const int owners = CEIL_DIV(ROWS, MINE), of_owner = MINE * FOURS(UNITS_0); \
+        ROLLED for (int begin = item; begin < owners * of_owner; begin += 4 * THREADS) { \
+            float4 errors[4];                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, owner = (n / of_owner + rank) % owners; \
+                int m = n % of_owner / FOURS(UNITS_0), j = n % of_owner % FOURS(UNITS_0) * 4; \
+                errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                     \
+                if (n < owners * of_owner)                                         \
+                    errors[ahead] = SHARED_LOAD4(map_cluster(pool, owner) + E_AT_1 \
+                                                 + m * STRIDE_0 + j);              \
+            }                                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, owner = (n / of_owner + rank) % owners; \
+                int b = owner * MINE + n % of_owner / FOURS(UNITS_0);              \
+                if (n < owners * of_owner && b < ROWS)                             \
+                    SHARED_STORE4(pool + D_AT_0 + b * STRIDE_0                     \
+                                  + n % of_owner % FOURS(UNITS_0) * 4, errors[ahead]); \
+            }                                                                      \
+        }                                                                          \
+    }                                                                              \
+    BARRIER();
 
 /* Copies a layer's weights and moments between global memory and this work-group. */
 #define MOVE(l, MOVE_ONE)                                                          \
@@ -395,24 +468,22 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
                                                      : INPUTS_##l * UNITS_##l + j); \
         int at = W_AT_##l + i * STRIDE_##l + j;                                    \
         if (input <= INPUTS_##l)                                                   \
-            MOVE_ONE                                                               \
+            MOVE_ONE(l)                                                            \
     }
-#define LOAD_ONE                                                                   \
+#define LOAD_ONE(l)                                                                \
     {                                                                              \
         pool[at] = before[there];                                                  \
         UNROLL for (int number = 0; number < MOMENTS; number++)                    \
             MOMENT(number, at) = before[(number + 1) * COUNT + there];             \
     }
-#define STORE_ONE                                                                  \
-    {                                                                              \
+#define STORE_ONE(l)                                                               \
+    if (IS_OWNER(l, i, j)) {                                                       \
         after[there] = pool[at];                                                   \
         UNROLL for (int number = 0; number < MOMENTS; number++)                    \
             after[(number + 1) * COUNT + there] = MOMENT(number, at);              \
     }
 #define LOAD(l) MOVE(l, LOAD_ONE)
-#define STORE(l)                                                                   \
-    if (IS_SPLIT(l) || rank == 0)                                                  \
-        MOVE(l, STORE_ONE)
+#define STORE(l) MOVE(l, STORE_ONE)
 
 KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -421,8 +492,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
     const GLOBAL float *RESTRICT sample_weights,
 #endif
-    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT workspace, int samples
-    DYNAMIC_SHARED_PARAMETER(float4, pool4))
+    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT workspace,
+    int samples DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
     DYNAMIC_SHARED(float4, pool4)
     SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
@@ -488,10 +559,10 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         }
         BARRIER();
 #endif
-        ROLLED for (int n = item; n < MINE * 4 * FOURS(OUTPUTS); n += THREADS) {
+        ROLLED for (int n = item; n < ERROR_ROWS * 4 * FOURS(OUTPUTS); n += THREADS) {
             int m = n / (4 * FOURS(OUTPUTS)), k = n % (4 * FOURS(OUTPUTS));
             float error = 0.0f;
-            if (k < OUTPUTS && first_mine + m < count) {
+            if (k < OUTPUTS && m < MINE && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
 #if FEW_OUTPUTS
@@ -515,9 +586,10 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
 #endif
             }
-            pool[(BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] = error;
+            pool[(SPLIT == LAYERS && BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] =
+                error;
         }
-#if BY_SAMPLES
+#if BY_SAMPLES && SPLIT == LAYERS
         CLUSTER_SEND();
         CLUSTER_RECEIVE();
         ROLLED for (int n = item; n < ROWS * FOURS(OUTPUTS); n += THREADS) {
@@ -533,6 +605,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         step_rate = rate * pool[FACTOR_AT + step % 32];
 #endif
         LOWER(BACKWARD)
+        END_OF_BACKWARD
 
         /* Work-items that update few weights compute the losses, so that other work-groups do
          * not wait longer for this one. */

@@ -44,6 +44,8 @@ _MOST_PARTS = tuple((forward, gradient) for gradient in (0, 1, 2, 3, 4, 8, 16, 3
 one with the fewest expected cycles is used."""
 _EXCHANGE_CYCLES = 2000
 """Expected cycles that a layer of a micro-batch waits for other work-groups."""
+_UPPER_GRADIENTS = 2048
+"""Floats for the parts of the gradients of an upper layer that is divided by samples."""
 _SMALL = 1024
 """Limit on the samples of an update times the units of the largest layer. Up to this limit, only
 layer 0 is divided among work-groups. Each work-group computes the other layers for all samples,
@@ -53,10 +55,10 @@ with its own copy of their weights."""
 class Batched(KernelBackprop):
     """Training in one launch, in which a group of work-groups trains each network.
 
-    The inputs of each layer are divided among the work-groups of a group, except in the upper
-    layers of a small network. Each work-group keeps the weights of its inputs in shared memory. A
-    group of several work-groups is a cluster. If the sums of a batch do not fit, the gradients are
-    accumulated over micro-batches. In TF32, tensor cores compute the products.
+    The inputs of each layer are divided among the work-groups of a group. Small upper layers are
+    divided by samples, or not at all. Each work-group keeps the weights of its inputs in shared
+    memory. A group of several work-groups is a cluster. If the sums of a batch do not fit, the
+    gradients are accumulated over micro-batches. In TF32, tensor cores compute the products.
     """
 
     name = "batched"
@@ -138,25 +140,43 @@ class _Layout:
         self._layers = range(len(sizes) - 1)
         self._batch, self._micro_batches = batch, -(-batch // memory.samples)
         self._rows = rows = _rows(memory.samples)
-        replicated = groups > 1 and batch * max(sizes[1:]) <= _SMALL
-        self._split = 0 if groups == 1 else 1 if replicated and len(sizes) > 2 else len(sizes) - 1
-        by_samples = groups > 1 and self._split == len(sizes) - 1
-        self._mine = -(-rows // groups) if by_samples else rows
-        self._share = [padded(-(-(inputs + 1) // groups) if layer < self._split else inputs + 1)
-                       for layer, inputs in enumerate(sizes[:-1])]
         self._stride = [_odd_fours(units) for units in sizes[1:]]
+        self._divide(batch)
         # a slice is contiguous: it holds the partial sums that one work-group adds up
         self._slice = [self._share[layer + 1] if layer + 1 < self._split else self._stride[layer]
                        for layer in self._layers]
-        self._sums = [rows * max(stride, rounded_up(units, part)) for units, stride, part in
-                      zip(sizes[1:], self._stride, self._slice, strict=True)]
+        # if upper layers are computed by samples, a work-group has no others of these
+        self._rows_of = [rounded_up(self._mine, 8) if self._by_samples and layer >= self._split
+                         else rows for layer in self._layers]
+        self._sums = [count * max(stride, rounded_up(units, part)) for count, units, stride, part in
+                      zip(self._rows_of, sizes[1:], self._stride, self._slice, strict=True)]
         self._length = [_odd_fours(share) for share in self._share]
         self.cycles = 0.0
         self._macros: dict[str, object] = {}
         self._choose_tiles(sizes)
         self.floats = 0
         self._place_state()
-        self._place(by_samples)
+        self._place()
+
+    def _divide(self, batch: int) -> None:
+        """Choose which layers are divided among the work-groups, and by what.
+
+        The upper layers are not divided if they are small for a batch of this size, or if their
+        weights are at most as many as a work-group has in layer 0.
+        """
+        groups, sizes, last = self.groups, self._problem.sizes, len(self._problem.sizes) - 1
+
+        def shares(split: int) -> list[int]:
+            return [padded(-(-(inputs + 1) // groups) if layer < split else inputs + 1)
+                    for layer, inputs in enumerate(sizes[:-1])]
+
+        state = [share * stride for share, stride in zip(shares(1), self._stride, strict=True)]
+        is_small = batch * max(sizes[1:]) <= _SMALL
+        is_undivided = is_small or (batch > DIRECT_ROWS and sum(state[1:]) <= state[0])
+        self._split = 0 if groups == 1 else 1 if is_undivided else last
+        self._by_samples = groups > 1 and (self._split == last or not is_small)
+        self._mine = -(-self._rows // groups) if self._by_samples else self._rows
+        self._share = shares(self._split)
 
     @property
     def macros(self) -> dict[str, object]:
@@ -171,7 +191,8 @@ class _Layout:
             "LAYERS": len(layers), "SPLIT": self._split, "THREADS": self.threads,
             "CLUSTER": self.groups, "BATCH": self._batch, "MICRO_BATCH": memory.samples,
             "MICRO_BATCHES": self._micro_batches, "ROWS": self._rows, "MINE": self._mine,
-            "OUTPUTS": sizes[-1], "OUTPUT_STRIDE": self._stride[-1],
+            "BY_SAMPLES": int(self._by_samples), "OUTPUTS": sizes[-1],
+            "OUTPUT_STRIDE": self._stride[-1], "OUTPUT_ROWS": self._rows_of[-1],
             "OUTPUT_ERROR_AT": self._macros[f"D_AT_{layers[-1]}"],
             "TF32": int(self._precision == "tf32"), "HALVES": 0,
             "WEIGHTED": int(problem.weighted), "COUNT": problem.weight_count,
@@ -185,7 +206,7 @@ class _Layout:
                 f"SHARE_{layer}": self._share[layer], f"LENGTH_{layer}": self._length[layer],
                 f"STRIDE_{layer}": self._stride[layer], f"GLOBAL_{layer}": parameter,
                 f"SLICE_{layer}": self._slice[layer], f"SUMS_{layer}": self._sums[layer],
-                f"W_AT_{layer}": at,
+                f"ROWS_{layer}": self._rows_of[layer], f"W_AT_{layer}": at,
                 f"TAKE_SUMS_{layer}": (f"TAKE_OUTPUTS({layer})" if layer == layers[-1] else
                                        f"TAKE_HIDDEN({layer}, {layer + 1})")})
             parameter += units * (inputs + 1)
@@ -193,14 +214,16 @@ class _Layout:
         return macros
 
     def _choose_tiles(self, sizes: tuple[int, ...]) -> None:
-        memory, rows = self._memory, self._rows
+        memory = self._memory
         tiles = batched_warp_tiles if self._precision == "tf32" else batched_tiles
         self._forward: list[Tile] = []
         self._gradient: list[Tile] = []
         for layer in self._layers:
-            units, inputs = sizes[layer + 1], self._share[layer]
+            units, inputs, rows = sizes[layer + 1], self._share[layer], self._rows_of[layer]
             forward = tiles.forward_tile(rows, units, inputs, memory.parts[0], self.threads)
-            gradient = tiles.gradient_tile(inputs, units, rows, memory.parts[1], self.threads)
+            gradient_parts = (memory.parts[1] if rows == self._rows else
+                              max(1, _UPPER_GRADIENTS // (inputs * self._stride[layer])))
+            gradient = tiles.gradient_tile(inputs, units, rows, gradient_parts, self.threads)
             backward = tiles.backward_tile(rows, inputs, units, self.threads)
             self._forward.append(forward)
             self._gradient.append(gradient)
@@ -231,10 +254,10 @@ class _Layout:
             "GRADIENTS_AT": state * (shared if memory.gradients else moments)})
         self._take((1 + shared) * state)
 
-    def _place(self, by_samples: bool) -> None:
+    def _place(self) -> None:
         """Reserve shared memory for everything except weights and moments."""
         memory, rows, mine, last = self._memory, self._rows, self._mine, self._layers[-1]
-        problem, macros = self._problem, self._macros
+        problem, macros, by_samples = self._problem, self._macros, self._by_samples
         outputs = problem.sizes[-1]
         macros["PARITIES"] = parities = 2 if self.groups > 1 and not by_samples else 1
         macros["X_AT"] = self._take(memory.buffers * rows * self._length[0])
@@ -251,20 +274,25 @@ class _Layout:
         for layer in self._layers:
             stride, split = self._stride[layer], layer < self._split
             gradient = self._gradient[layer]
-            sums = self._sums[layer]
+            sums, count = self._sums[layer], self._rows_of[layer]
             errors = max(sums, gradient.parts * self._share[layer] * stride
                          if gradient.parts > 0 else 0)
-            macros[f"A_AT_{layer}"] = (self._take(rows * self._length[layer]) if layer
+            macros[f"A_AT_{layer}"] = (self._take(count * self._length[layer]) if layer
                                        else macros["X_AT"])
-            macros[f"E_AT_{layer}"] = (self._take(rows * self._share[layer]) if layer and split
-                                       else 0)
+            macros[f"E_AT_{layer}"] = self._take(
+                0 if layer == 0 else rows * self._share[layer] if split else
+                count * self._stride[0] if by_samples and layer == self._split else 0)
             # errors overwrite the sums only if nothing reads the sums after errors are computed
             is_shared = by_samples or (layer < last and not split)
             if is_shared:
                 macros[f"P_AT_{layer}"] = macros[f"D_AT_{layer}"] = self._take(errors)
+                # gradients for other work-groups overwrite errors that were all read before
+                overwrites = split or not by_samples or gradient.parts > 0
+                macros[f"G_AT_{layer}"] = (macros[f"D_AT_{layer}"] if overwrites else
+                                           self._take(self._share[layer] * stride))
             else:
                 macros[f"P_AT_{layer}"] = self._take(sums * (parities if split else 1))
-                macros[f"D_AT_{layer}"] = self._take(errors)
+                macros[f"D_AT_{layer}"] = macros[f"G_AT_{layer}"] = self._take(errors)
 
     def fits(self, limits: Limits) -> bool:
         """Return whether the shared memory of a work-group holds the layout."""
@@ -335,14 +363,14 @@ def _memory(problem: BackpropProblem, groups: int, limits: Limits) -> _Memory | 
     """Return the first choices of memory that fit; None if none fit.
 
     Few micro-batches, moments and gradients in shared memory, and two buffers come first. `parts`
-    has the value that needs the least memory, for which work-items and precision do not matter.
+    has the value that needs the least memory, for which work-items and precision hardly matter.
     """
     least, sizes = _MOST_PARTS[0], _micro_batches(problem.batch)
 
     def fits(samples: int, moments: bool = False, gradients: bool = False,
              buffers: int = 1) -> bool:
         memory = _Memory(least, samples, moments, gradients, buffers)
-        return _Layout(problem, groups, _THREADS[0], memory, "fp32").fits(limits)
+        return _Layout(problem, groups, _THREADS[-1], memory, "fp32").fits(limits)
 
     # the defaults of fits() need the least memory
     first = bisect_left(sizes, True, key=fits)

@@ -1,6 +1,6 @@
-/* Weight updates of batched.cl. The macros use variables of its kernel: `pool`, `workspace`, `item`,
- * `rank`, `turn`, `decay`, `momentum`, `step_rate` and `share`. The share is 1 / number of samples of
- * the step. */
+/* Weight updates of batched.cl. The macros use variables of its kernel: `pool`, `workspace`,
+ * `item`, `rank`, `turn`, `decay`, `momentum`, `step_rate` and `share`. The share is 1 / number of
+ * samples of the step. */
 
 #pragma once
 
@@ -97,8 +97,8 @@ INLINE float quotient_by_root(float mean, float square)
 #endif
 
 /* LOAD_EARLIER loads the gradients of the four weights at offset `at`, summed over the earlier
- * micro-batches of the step. ADD_EARLIER adds them to `gradient`. If further micro-batches follow, it
- * stores the sums, and the statement behind it is skipped. */
+ * micro-batches of the step. ADD_EARLIER adds them to `gradient`. If further micro-batches follow,
+ * it stores the sums, and the statement behind it is skipped. */
 #if MICRO_BATCHES > 1
 #define LOAD_EARLIER(at)                                                           \
     if (turn % MICRO_BATCHES > 0)                                                  \
@@ -116,32 +116,36 @@ INLINE float quotient_by_root(float mean, float square)
 /* Updates the four weights at offset `at`, which belong to input i, from `gradient`, `earlier`,
  * `mean` and `square`. Weight decay does not apply to biases. */
 #define CHANGE4(l, i, at)                                                          \
-    ADD_EARLIER(at)                                                                \
     {                                                                              \
-        float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;                 \
-        float4 weight4 = SHARED_LOAD4(pool + (at));                                \
-        CHANGE(x)                                                                  \
-        CHANGE(y)                                                                  \
-        CHANGE(z)                                                                  \
-        CHANGE(w)                                                                  \
-        SHARED_STORE4(pool + (at), weight4);                                       \
-        STORE_MOMENTS(at);                                                         \
+        ADD_EARLIER(at)                                                            \
+        {                                                                          \
+            float decayed = BASE(l) + (i) < INPUTS_##l ? decay : 0.0f;             \
+            float4 weight4 = SHARED_LOAD4(pool + (at));                            \
+            CHANGE(x)                                                              \
+            CHANGE(y)                                                              \
+            CHANGE(z)                                                              \
+            CHANGE(w)                                                              \
+            SHARED_STORE4(pool + (at), weight4);                                   \
+            STORE_MOMENTS(at);                                                     \
+        }                                                                          \
     }
 
-/* Updates all weights of a layer's inputs. SUM_GRADIENT is code that adds to `gradient` the gradients
- * of the four weights from input i to units j, ..., j + 3. A work-item loads the moments and earlier
- * gradients of AHEAD x 4 weights before it updates these weights, so that several loads from the
- * workspace are under way at once. */
-#define CHANGE_ALL(l, SUM_GRADIENT)                                                \
-    ROLLED for (int begin = FIRST_CHANGE(l); begin < SHARE_##l * FOURS(UNITS_##l); \
+/* Updates the weights of a layer. With several owners, only the weights of one owner are updated:
+ * they are dealt to the owners in turn, four at a time. If `keep` is 1, the weights stay the same,
+ * and their gradients are stored for their owners; see KEEP. SUM_GRADIENT is code that adds to
+ * `gradient` the gradients of the four weights from input i to units j, ..., j + 3. A work-item
+ * loads the moments and earlier gradients of AHEAD x 4 weights before it updates these weights, so
+ * that several loads from the workspace are under way at once. */
+#define CHANGE_ALL(l, keep, owners, owner, SUM_GRADIENT)                           \
+    ROLLED for (int begin = FIRST_CHANGE(l); begin * (owners) < SHARE_##l * FOURS(UNITS_##l); \
                 begin += AHEAD * THREADS) {                                        \
         float4 means[AHEAD], squares[AHEAD], sums[AHEAD];                          \
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
-            int n = begin + ahead * THREADS;                                       \
+            int n = (begin + ahead * THREADS) * (owners) + (owner);                \
             int at = W_AT_##l + n / FOURS(UNITS_##l) * STRIDE_##l + n % FOURS(UNITS_##l) * 4; \
             MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);              \
             MAYBE_UNUSED float4 square = mean, earlier = mean;                     \
-            if (n < SHARE_##l * FOURS(UNITS_##l)) {                                \
+            if (n < SHARE_##l * FOURS(UNITS_##l) && !(keep)) {                     \
                 LOAD_MOMENTS(at);                                                  \
                 LOAD_EARLIER(at);                                                  \
             }                                                                      \
@@ -150,20 +154,27 @@ INLINE float quotient_by_root(float mean, float square)
             sums[ahead] = earlier;                                                 \
         }                                                                          \
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
-            int n = begin + ahead * THREADS;                                       \
+            int n = (begin + ahead * THREADS) * (owners) + (owner);                \
             int i = n / FOURS(UNITS_##l), j = n % FOURS(UNITS_##l) * 4;            \
             MAYBE_UNUSED float4 mean = means[ahead], square = squares[ahead];      \
             MAYBE_UNUSED float4 earlier = sums[ahead];                             \
             if (n < SHARE_##l * FOURS(UNITS_##l)) {                                \
                 float4 gradient = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                   \
                 SUM_GRADIENT                                                       \
-                CHANGE4(l, i, W_AT_##l + i * STRIDE_##l + j)                       \
+                if (keep)                                                          \
+                    KEEP(l, i, j);                                                 \
+                else                                                               \
+                    CHANGE4(l, i, W_AT_##l + i * STRIDE_##l + j)                   \
             }                                                                      \
         }                                                                          \
     }
 /* The index of the first four weights that a work-item updates. In layer 0, the last work-items may
  * update fewer weights than the others. In the other layers, the first work-items do. */
 #define FIRST_CHANGE(l) ((l) == 0 ? item : THREADS - 1 - item)
+/* KEEP stores `gradient` for the owner of the four weights from input i to units j, ..., j + 3.
+ * IS_KEPT is whether the gradients of a layer are kept. */
+#define KEEP(l, i, j) SHARED_STORE4(pool + G_AT_##l + (i) * STRIDE_##l + (j), gradient)
+#define IS_KEPT(l) (SHARED_OUT && !IS_SPLIT(l))
 #if MOMENTS_SHARED && GRADIENTS_SHARED
 #define AHEAD 1
 #else
@@ -185,8 +196,8 @@ INLINE float quotient_by_root(float mean, float square)
             const int tiles = tiles_i * tiles_j * tile[2];                         \
             Place place = GRADIENT_PLACE(LESSER(item, tiles - 1), tiles_i, tiles_j, tile[2]); \
             if (item < tiles)                                                      \
-                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, SHARE_##l, \
-                              UNITS_##l, place, tiles_i, tiles_j, GRADIENT_##l);   \
+                gradient_tile(ROWS_##l, sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, \
+                              SHARE_##l, UNITS_##l, place, tiles_i, tiles_j, GRADIENT_##l); \
             BARRIER();                                                             \
             if (item < tiles)                                                      \
                 store_gradient_tile(sum, pool + D_AT_##l + place.part * SHARE_##l * STRIDE_##l, \
@@ -194,10 +205,11 @@ INLINE float quotient_by_root(float mean, float square)
                                     tile[0], tile[1]);                             \
             BARRIER();                                                             \
             AFTER_PRODUCT                                                          \
-            CHANGE_ALL(l, gradient = sum_of_parts(pool + D_AT_##l + i * STRIDE_##l + j, \
-                                                  SHARE_##l * STRIDE_##l, tile[2]);) \
+            CHANGE_ALL(l, IS_KEPT(l), 1, 0,                                        \
+                       gradient = sum_of_parts(pool + D_AT_##l + i * STRIDE_##l + j, \
+                                               SHARE_##l * STRIDE_##l, tile[2]);)  \
         } else if (tile[2] == 0) {                                                 \
-            CHANGE_ALL(l, ROLLED for (int b = 0; b < MICRO_BATCH; b++) {           \
+            CHANGE_ALL(l, 0, 1, 0, ROLLED for (int b = 0; b < MICRO_BATCH; b++) {           \
                 float4 error = SHARED_LOAD4(pool + D_AT_##l + b * STRIDE_##l + j); \
                 float value = (in)[b * LENGTH_##l + i];                            \
                 ADD_SCALED4(gradient, value, error);                               \
@@ -208,8 +220,8 @@ INLINE float quotient_by_root(float mean, float square)
                 float sum[8][8];                                                   \
                 Place place = GRADIENT_PLACE(t, tiles_i, tiles_j, 1);              \
                 clear_tile(sum, tile[0], tile[1]);                                 \
-                gradient_tile(sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, SHARE_##l, \
-                              UNITS_##l, place, tiles_i, tiles_j, tile[0], tile[1], 1); \
+                gradient_tile(ROWS_##l, sum, in, LENGTH_##l, pool + D_AT_##l, STRIDE_##l, \
+                              SHARE_##l, UNITS_##l, place, tiles_i, tiles_j, tile[0], tile[1], 1); \
                 UNROLL for (int m = 0; m < tile[0]; m++)                           \
                     UNROLL for (int n = 0; n < tile[1]; n += 4) {                  \
                         int i = COLUMN(place.along, tiles_i, m);                   \
@@ -219,7 +231,9 @@ INLINE float quotient_by_root(float mean, float square)
                                                 sum[m][n + 3]);                    \
                         MAYBE_UNUSED float4 mean = gradient, square = gradient;    \
                         MAYBE_UNUSED float4 earlier = MAKE4(0.0f, 0.0f, 0.0f, 0.0f); \
-                        if (i < SHARE_##l && j < UNITS_##l) {                      \
+                        if (i < SHARE_##l && j < UNITS_##l && IS_KEPT(l)) {        \
+                            KEEP(l, i, j);                                         \
+                        } else if (i < SHARE_##l && j < UNITS_##l) {               \
                             LOAD_MOMENTS(at);                                      \
                             LOAD_EARLIER(at);                                      \
                             CHANGE4(l, i, at)                                      \
