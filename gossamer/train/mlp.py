@@ -162,9 +162,10 @@ class MLP(Predictor):
 
     1. "blocked" by one work-group: "sgd" with batch 1, no momentum, one hidden layer of at most 64
        units.
-    2. "persistent": "sgd", and the network fits into the shared memory of one work-group.
+    2. "persistent": "sgd" with batch 1, and the network fits into the shared memory of one
+       work-group.
     3. "blocked" with several launches: "sgd" with batch 1, no momentum.
-    4. "batched": the network fits into the shared memory of a group of work-groups.
+    4. "batched": the weights fit into the shared memory of a group of work-groups.
     5. "per_step".
 
     The first three do not support sample weights with "squared_error".

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.batched import Batched
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.per_step import PerStep
@@ -45,11 +45,11 @@ PERSISTENT = {
     "zeros skipped, weights that vanish": (
         BackpropProblem((40, 9, 4), 9, 4, networks=2), _VANISHES,
         {"weights": "sparse", "threads": 128}),
-    "batches, momentum": (
-        BackpropProblem((40, 35, 33, 5), 9, 7, "tanh", "cross_entropy", 3, velocity=True),
+    "momentum": (
+        BackpropProblem((40, 35, 33, 5), 9, 7, "tanh", "cross_entropy", velocity=True),
         (0.1, 0.9, 0.1), {"weights": "local", "threads": 128}),
     "weights in registers, one layer": (
-        BackpropProblem((33, 20), 9, 6, "sigmoid", "squared_error", 2), _VANISHES,
+        BackpropProblem((33, 20), 9, 6, "sigmoid", "squared_error"), _VANISHES,
         {"weights": "registers"}),
 }
 LAUNCHES = {
@@ -86,6 +86,12 @@ BATCHED = {
     "outputs' errors by samples, Adam": (
         BackpropProblem((40, 70, 21, 5), 9, 90, "relu", "cross_entropy", 40, adam=True),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 128}),
+    "upper layers by samples, Adam": (
+        BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60, adam=True),
+        (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
+    "two upper layers by samples, momentum, weighted samples": (
+        BackpropProblem((120, 24, 8, 3), 9, 120, "tanh", batch=50, velocity=True, weighted=True,
+                        networks=2), (0.1, 0.9, 0.1), {"groups": 4, "threads": 128}),
     "equal upper layers, weighted samples": (
         BackpropProblem((33, 20, 9, 3), 9, 11, batch=3, adam=True, weighted=True, networks=2),
         (0.01, 0.0, 0.1), {"groups": 4, "threads": 64}),
@@ -104,10 +110,45 @@ TF32: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object]]] = 
     "TF32, a group of one, parts of sums": (
         BackpropProblem((21, 9, 7, 4), 9, 22, "tanh", "cross_entropy", 12, velocity=True,
                         networks=2), _DECAY, {"groups": 1, "threads": 256}),
+    "TF32, upper layers by samples": (
+        BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60), _DECAY,
+        {"groups": 4, "threads": 64}),
     "TF32, more tiles than warps": (
         BackpropProblem((70, 66, 2), 9, 16, "sigmoid", "squared_error", 8), _DECAY,
         {"groups": 1, "threads": 64}),
 }
+_ADAM = (0.01, 0.0, 0.1)
+_DEEP = BackpropProblem((45, 30, 12, 3), 9, 90, "relu", "cross_entropy", 40, adam=True)
+_WEIGHTED = BackpropProblem((70, 20, 3), 9, 90, "relu", batch=40, adam=True, weighted=True,
+                            output="linear", networks=2)
+_UPPER = BackpropProblem((70, 20, 6), 9, 140, "relu", "cross_entropy", 60, adam=True)
+_PLAIN = BackpropProblem((45, 30, 12, 3), 9, 50, "tanh", "cross_entropy", 20)
+_MOMENTUM = BackpropProblem((40, 20, 12, 3), 9, 90, "tanh", batch=40, velocity=True)
+MICRO_BATCHES: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object], int,
+                               tuple[int, ...]]] = {
+    "all state in the workspace": (
+        _DEEP, _ADAM, {"groups": 4, "threads": 64}, 9500, (16, 0, 0, 2)),
+    "gradients in shared memory, split sums": (
+        _DEEP, _ADAM, {"groups": 4, "threads": 128}, 14_000, (24, 0, 1, 1)),
+    "weighted samples, two networks": (
+        _WEIGHTED, _ADAM, {"groups": 2, "threads": 64}, 12_750, (16, 0, 0, 1)),
+    "a group of one, plain gradient descent": (
+        _PLAIN, _DECAY, {"groups": 1, "threads": 64}, 23_750, (16, 0, 0, 2)),
+    "momentum, all state in shared memory": (
+        _MOMENTUM, (0.1, 0.9, 0.1), {"groups": 4, "threads": 128}, 12_000, (8, 1, 1, 1)),
+    "upper layers by samples": (
+        _UPPER, _ADAM, {"groups": 4, "threads": 64}, 14_000, (24, 0, 0, 1)),
+    "TF32, upper layers by samples": (
+        _UPPER, _ADAM, {"groups": 2, "threads": 64, "precision": "tf32"}, 22_000, (24, 0, 0, 1)),
+    "TF32": (
+        _DEEP, _ADAM, {"groups": 2, "threads": 64, "precision": "tf32"}, 16_000, (8, 0, 0, 2)),
+    "TF32, split sums, weighted samples": (
+        _WEIGHTED, _ADAM, {"groups": 4, "threads": 128, "precision": "tf32"}, 20_750,
+        (24, 1, 1, 1)),
+}
+"""Cases in which a batch does not fit: a problem, its settings, a config, bytes of shared memory,
+and the expected MICRO_BATCH, MOMENTS_SHARED, GRADIENTS_SHARED and BUFFERS. In all of them, some
+micro-batches have fewer samples than the others."""
 CASES = {**{name: (Batched(), *case) for name, case in BATCHED.items()},
          **{name: (Batched(), problem, settings, {"precision": "tf32", **config})
             for name, (problem, settings, config) in TF32.items()},
@@ -132,10 +173,14 @@ def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.
 def trained(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
             inputs: list[np.ndarray], config: dict[str, object]) -> list[np.ndarray]:
     """Return the outputs of the first variant that has these config entries and this precision."""
-    variant = next(variant for variant in algorithm.variants(problem, device) if (
+    return run_variant(algorithm, problem, _variant(device, algorithm, problem, config), device,
+                       Weights({}, device, "the test"), inputs)
+
+
+def _variant(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
+             config: dict[str, object]) -> Variant:
+    return next(variant for variant in algorithm.variants(problem, device) if (
         config.items() <= {**dict(variant.config), "precision": variant.precision}.items()))
-    return run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
-                       inputs)
 
 
 def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
@@ -161,13 +206,19 @@ def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) 
     check(emulate("plain", schedule), *CASES[case])
 
 
-@pytest.mark.parametrize(("groups", "shared_bytes"), [
-    (1, 16_000), (1, 12_000), (1, 9_000), (2, 12_000), (2, 7_000)])
-def test_batches_in_little_shared_memory(emulate: Emulate, groups: int, shared_bytes: int) -> None:
-    """Adam's means move to the workspace, and inputs come in parts, where memory is short."""
-    problem = BackpropProblem((96, 6, 3), 9, 20, "relu", "cross_entropy", 8, adam=True)
-    device = emulate("bounds", shared_bytes_opt_in=shared_bytes)
-    check(device, Batched(), problem, (0.01, 0.0, 0.1), {"groups": groups})
+@pytest.mark.parametrize("mode", ["races", "bounds", "any order"])
+@pytest.mark.parametrize("case", MICRO_BATCHES)
+def test_micro_batches_add_up_to_the_gradient_of_the_batch(emulate: Emulate, case: str,
+                                                           mode: str) -> None:
+    problem, settings, config, shared_bytes, expected = MICRO_BATCHES[case]
+    arguments = ("plain", 2) if mode == "any order" else (mode,)
+    device = emulate(*arguments, shared_bytes_opt_in=shared_bytes)
+    variant = _variant(device, Batched(), problem, config)
+    state = Batched().prepare(Weights({}, device, "the test"), problem, variant, device)
+    macros = dict(state.launches[0].kernel.source.defines)
+    assert tuple(int(macros[name]) for name in (
+        "MICRO_BATCH", "MOMENTS_SHARED", "GRADIENTS_SHARED", "BUFFERS")) == expected
+    check(device, Batched(), problem, settings, config)
 
 
 def test_a_network_trains_in_tf32_where_it_is_allowed(emulate: Emulate) -> None:

@@ -11,13 +11,19 @@
  * units of a layer. With these errors, it updates its weights and computes the errors of its
  * inputs.
  *
- * Layers from SPLIT on are not divided: every work-group computes them for all samples with its own
- * copy of the weights. The copies stay equal bit by bit. If all layers are divided, each work-group
- * computes the errors of the outputs for MINE samples.
+ * If the sums of all samples of an update do not fit into shared memory, the update is divided into
+ * micro-batches. Each micro-batch adds to the gradients, and the last one updates the weights.
  *
- * Work-groups read one another's partial sums (P_AT), errors of outputs (O_AT) and errors of inputs
- * (E_AT). This memory is written before a barrier of the group, read after the barrier, and
- * overwritten only after a further barrier.
+ * Layers from SPLIT on are not divided: every work-group has its own copy of their weights. The
+ * copies are equal bit by bit. If BY_SAMPLES is 0, every work-group computes these layers for all
+ * samples. If it is 1, each work-group computes the errors of the outputs for MINE samples, and all
+ * that these need from layers that are not divided. The work-groups then share out the weights of
+ * these layers: each adds up the gradients of its weights from all work-groups and updates the
+ * weights, and the others copy them.
+ *
+ * Work-groups read one another's partial sums (P_AT), errors of outputs (O_AT), errors of inputs
+ * (E_AT), gradients (G_AT) and weights that were shared out. This memory is written before a
+ * barrier of the group, read after the barrier, and overwritten only after a further barrier.
  *
  * In shared memory, each sample has a row of inputs, a row of sums and a row of errors, and each
  * input has a row of weights. Row strides are odd multiples of 4 floats, so that neighbouring rows
@@ -41,21 +47,26 @@
 #define THREADS 128 /* work-items of a work-group */
 #define CLUSTER 1 /* work-groups of a group */
 #define BATCH 8 /* samples per update, which is one step */
-#define ROWS 8 /* BATCH, rounded up to full tiles */
+#define MICRO_BATCHES 1 /* micro-batches of a step */
+#define MICRO_BATCH 8 /* samples of a micro-batch; the last one of a step may have fewer */
+#define ROWS 8 /* MICRO_BATCH, rounded up to full tiles */
+#define BY_SAMPLES 0 /* 1: each work-group computes the outputs' errors of MINE samples */
 #define MINE 8 /* samples for which a work-group computes the errors of the outputs */
 #define OUTPUTS 10 /* units of the last layer */
 #define OUTPUT_STRIDE 12 /* row stride of the sums and errors of outputs, in floats */
+#define OUTPUT_ROWS 8 /* ROWS_ of the last layer */
 #define OUTPUT_ERROR_AT 14624 /* offset in shared memory, in floats, of the outputs' errors */
 #define MOMENTS 2 /* running means for each weight: 1 with momentum, 2 with Adam */
 #define MOMENTS_SHARED 1 /* 1: running means are in shared memory; 0: in the workspace */
+#define GRADIENTS_AT 0 /* offset of the gradients of the micro-batches so far, in floats */
+#define GRADIENTS_SHARED 1 /* 1: these gradients are in shared memory; 0: in the workspace */
+#define OWN_WORKSPACE 0 /* floats of a work-group's workspace */
 #define WEIGHTED 0 /* 1: each sample's loss and errors are multiplied by the sample's weight */
 #define COUNT 2410 /* weights and biases of a network */
 #define PARAMETERS 7231 /* parameters of a network */
-#define CHUNKS 1 /* chunks in which a work-group's inputs of layer 0 are loaded */
-#define CHUNK 68 /* inputs of layer 0 per chunk */
-#define BUFFERS 2 /* buffers for chunks */
+#define BUFFERS 2 /* buffers for the inputs and targets of a micro-batch */
 #define WIDE 1 /* 1: inputs of layer 0 are loaded four at a time */
-#define PARITIES 1 /* 2: partial sums have two buffers, for even and for odd steps */
+#define PARITIES 1 /* 2: partial sums have two buffers, for even and for odd micro-batches */
 /* offsets in shared memory, in floats */
 #define X_AT 8640 /* inputs of layer 0 */
 #define T_AT 9728 /* targets */
@@ -74,13 +85,15 @@
 #define LENGTH_0 68 /* row stride of inputs, in floats */
 #define STRIDE_0 36 /* row stride of weights, sums and errors, in floats */
 #define SLICE_0 36 /* row stride of a slice of the sums, in floats */
-#define SUMS_0 288 /* floats of the sums of all samples */
+#define ROWS_0 8 /* samples for which a work-group computes the layer, rounded up to full tiles */
+#define SUMS_0 288 /* floats of the sums of these samples */
 #define GLOBAL_0 0 /* offset of the layer's weights among the parameters */
 #define W_AT_0 0 /* offset of the layer's weights in shared memory, in floats */
 #define A_AT_0 8640 /* offset of inputs of the layer in shared memory, in floats */
 #define P_AT_0 11792 /* offset of partial sums of units */
 #define D_AT_0 11792 /* offset of errors of units */
 #define E_AT_0 0 /* offset of errors of inputs, which other work-groups read */
+#define G_AT_0 0 /* offset of gradients, which other work-groups read */
 #define FORWARD_0 2, 8, 6 /* samples and units of a tile, and parts of each sum over inputs */
 #define BACKWARD_0 2, 4 /* samples and inputs of a tile */
 /* Inputs and units of a tile, and parts of each sum over samples. If the number of parts is 0, no
@@ -93,6 +106,7 @@
 #define LENGTH_1 36
 #define STRIDE_1 12
 #define SLICE_1 12
+#define ROWS_1 8
 #define SUMS_1 96
 #define GLOBAL_1 2080
 #define W_AT_1 2448
@@ -100,6 +114,7 @@
 #define P_AT_1 14528
 #define D_AT_1 14624
 #define E_AT_1 0
+#define G_AT_1 0
 #define FORWARD_1 2, 4, 9
 #define BACKWARD_1 2, 2
 #define GRADIENT_1 8, 4, 8
@@ -125,8 +140,11 @@
 #define IS_SPLIT(l) ((l) < SPLIT)
 #define BASE(l) (IS_SPLIT(l) ? rank * SHARE_##l : 0)
 #define FOURS(count) CEIL_DIV(count, 4)
-/* whether each work-group computes the outputs' errors of MINE samples */
-#define BY_SAMPLES (CLUSTER > 1 && SPLIT == LAYERS)
+/* whether weights of layers that are not divided are shared out among work-groups */
+#define SHARED_OUT (BY_SAMPLES && SPLIT < LAYERS)
+/* whether this work-group updates weight j of input i of a layer */
+#define IS_OWNER(l, i, j)                                                          \
+    (IS_SPLIT(l) || (SHARED_OUT ? ((i) * FOURS(UNITS_##l) + (j) / 4) % CLUSTER == rank : rank == 0))
 /* PEER: address of offset `at` in the memory of work-group `other`, or in this work-group's memory
  * if the layer is not divided */
 #if CLUSTER > 1
@@ -148,7 +166,9 @@
 #define GROUP_SEND(l) BARRIER();
 #define GROUP_RECEIVE(l)
 #endif
-#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? step % 2 * SUMS_##l : 0)
+/* rows of outputs' errors; those beyond MINE samples are 0 */
+#define ERROR_ROWS (SHARED_OUT ? OUTPUT_ROWS : MINE)
+#define PARITY(l) (IS_SPLIT(l) && PARITIES > 1 ? turn % 2 * SUMS_##l : 0)
 
 /* COPY copies one float, and COPY4 four floats, from global to shared memory. The copies are
  * complete after COPIED. */
@@ -162,21 +182,32 @@
 #define COPIED()
 #endif
 
-/* Copies the indices of the samples of step `number`. */
-#define FETCH_ROWS(number)                                                         \
-    ROLLED for (int b = item; b < BATCH && (number) * BATCH + b < samples; b += THREADS) \
-        COPY(rows + (number) % 3 * BATCH + b, order + (number) * BATCH + b);
+/* The micro-batches of all steps are numbered from 0. FIRST_SAMPLE is the index of the first sample
+ * of micro-batch `number` among all samples. END is the end of its samples: at most the end of its
+ * step, and at most `samples`. IS_LAST is whether it is the last micro-batch of its step. */
+#define FIRST_SAMPLE(number)                                                       \
+    ((number) / MICRO_BATCHES * BATCH + (number) % MICRO_BATCHES * MICRO_BATCH)
+#define END(number)                                                                \
+    (MICRO_BATCHES > 1 ? LESSER(((number) / MICRO_BATCHES + 1) * BATCH, samples) : samples)
+#define IS_LAST(number) ((number) % MICRO_BATCHES == MICRO_BATCHES - 1)
 
-/* Copies a chunk of the inputs of layer 0 for step `number`. The bias's input is set to 1. */
-#define FETCH(number, chunk, buffer)                                               \
+/* Copies the indices of the samples of micro-batch `number`. */
+#define FETCH_ROWS(number)                                                         \
+    ROLLED for (int b = item; b < MICRO_BATCH && FIRST_SAMPLE(number) + b < END(number); \
+                b += THREADS)                                                      \
+        COPY(rows + (number) % 3 * MICRO_BATCH + b, order + FIRST_SAMPLE(number) + b);
+
+/* Copies the inputs of layer 0 for micro-batch `number`. The bias's input is set to 1. */
+#define FETCH(number, buffer)                                                      \
     {                                                                              \
-        int begin = BASE(0) + (chunk) * CHUNK, count_ = samples - (number) * BATCH; \
-        ROLLED for (int n = item; n < BATCH * (CHUNK / IN_STEP); n += THREADS) {   \
-            int b = n / (CHUNK / IN_STEP), i = n % (CHUNK / IN_STEP) * IN_STEP;    \
+        int begin = BASE(0), count_ = END(number) - FIRST_SAMPLE(number);          \
+        ROLLED for (int n = item; n < MICRO_BATCH * (SHARE_0 / IN_STEP); n += THREADS) { \
+            int b = n / (SHARE_0 / IN_STEP), i = n % (SHARE_0 / IN_STEP) * IN_STEP; \
             SHARED_POINTER float *to = pool + X_AT + (buffer) * (ROWS * LENGTH_0)  \
                                        + b * LENGTH_0 + i;                         \
             if (b < count_ && begin + i < INPUTS_0)                                \
-                IN_COPY(to, x + (INT64)rows[(number) % 3 * BATCH + b] * INPUTS_0 + begin + i); \
+                IN_COPY(to, x + (INT64)rows[(number) % 3 * MICRO_BATCH + b] * INPUTS_0 + begin \
+                            + i);                                                  \
             else if (begin + i >= INPUTS_0)                                        \
                 for (int c = 0; c < IN_STEP; c++)                                  \
                     to[c] = begin + i + c == INPUTS_0 ? 1.0f : 0.0f;               \
@@ -190,7 +221,7 @@
 #define IN_COPY COPY
 #endif
 
-/* Copies the targets and the weights of the samples of step `number`. */
+/* Copies the targets and the weights of the samples of micro-batch `number`. */
 #if WEIGHTED
 #define FETCH_WEIGHT(m, row, buffer) \
     COPY(pool + V_AT + (buffer) * MINE + (m), sample_weights + (row));
@@ -200,8 +231,8 @@
 #define FETCH_TARGETS(number, buffer)                                              \
     ROLLED for (int n = item; n < MINE * OUTPUTS; n += THREADS) {                  \
         int m = n / OUTPUTS, k = n % OUTPUTS, b = first_mine + m;                  \
-        if (b < BATCH && (number) * BATCH + b < samples) {                         \
-            int row = rows[(number) % 3 * BATCH + b];                              \
+        if (b < MICRO_BATCH && FIRST_SAMPLE(number) + b < END(number)) {           \
+            int row = rows[(number) % 3 * MICRO_BATCH + b];                        \
             COPY(pool + T_AT + (buffer) * (MINE * OUTPUTS) + n,                    \
                  targets + (INT64)row * OUTPUTS + k);                              \
             if (k == 0) {                                                          \
@@ -210,27 +241,26 @@
         }                                                                          \
     }
 
-/* Copies the data of the next steps for which there are buffers. The copies are started between the
- * two halves of a barrier of the group. */
-#if CHUNKS == 1 && BUFFERS == 2
-#define FETCH_NEXT(step)                                                           \
-    FETCH_ROWS((step) + 2)                                                         \
-    FETCH((step) + 1, 0, ((step) + 1) % 2)                                         \
-    FETCH_TARGETS((step) + 1, ((step) + 1) % 2)
+/* Copies the data of the next micro-batches for which there are buffers. The copies are started
+ * between the two halves of a barrier of the group. */
+#if BUFFERS == 2
+#define FETCH_NEXT(turn)                                                           \
+    FETCH_ROWS((turn) + 2)                                                         \
+    FETCH((turn) + 1, ((turn) + 1) % 2)                                            \
+    FETCH_TARGETS((turn) + 1, ((turn) + 1) % 2)
 #else
-#define FETCH_NEXT(step) FETCH_ROWS((step) + 2)
+#define FETCH_NEXT(turn) FETCH_ROWS((turn) + 2)
 #endif
 
 /* Computes this work-group's partial sums of a layer at P_AT. If the tiles split each sum over
  * inputs, the parts are stored at S_AT. They are added up here only if other work-groups read the
  * sums. */
-#define FORWARD_PRODUCT(l, in, weights, inputs, add)                               \
+#define FORWARD_PRODUCT(l, in)                                                     \
     {                                                                              \
         const int tile[] = {FORWARD_##l};                                          \
-        forward_product(in, LENGTH_##l, pool + (weights), STRIDE_##l,              \
+        forward_product(ROWS_##l, in, LENGTH_##l, pool + W_AT_##l, STRIDE_##l,     \
                         pool + (tile[2] > 1 ? S_AT : P_AT_##l + PARITY(l)), SLICE_##l, \
-                        SUMS_##l, FOURS(inputs), UNITS_##l, FORWARD_##l,           \
-                        tile[2] > 1 ? 0 : add, item);                              \
+                        SUMS_##l, FOURS(SHARE_##l), UNITS_##l, FORWARD_##l, item); \
         if (tile[2] > 1 && IS_SPLIT(l)) {                                          \
             BARRIER();                                                             \
             add_parts(pool + S_AT, pool + P_AT_##l + PARITY(l), SUMS_##l, tile[2], item); \
@@ -238,25 +268,30 @@
     }
 #define FORWARD(l, before)                                                         \
     HIDE(item);                                                                    \
-    FORWARD_PRODUCT(l, pool + A_AT_##l, W_AT_##l, SHARE_##l, 0)                    \
+    FORWARD_PRODUCT(l, pool + A_AT_##l)                                            \
     GROUP_SEND(l)                                                                  \
     GROUP_RECEIVE(l)                                                               \
     TAKE_SUMS_##l
 #define FORWARD_FIRST                                                              \
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {                                 \
-        if (CHUNKS > 1) {                                                          \
-            COPIED();                                                              \
-            BARRIER();                                                             \
-            FETCH(step, (chunk + 1) % CHUNKS, (chunk + 1) % 2)                     \
-        }                                                                          \
-        FORWARD_PRODUCT(0, pool + X_AT + FORWARD_BUFFER * (ROWS * LENGTH_0),       \
-                        W_AT_0 + chunk * CHUNK * STRIDE_0, CHUNK, chunk)           \
-    }                                                                              \
+    FORWARD_PRODUCT(0, pool + X_AT + turn % BUFFERS * (ROWS * LENGTH_0))           \
     GROUP_SEND(0)                                                                  \
-    FETCH_NEXT(step)                                                               \
+    FETCH_NEXT(turn)                                                               \
     GROUP_RECEIVE(0)                                                               \
+    COPY_SHARED_OUT                                                                \
     TAKE_SUMS_0
-#define FORWARD_BUFFER (CHUNKS > 1 ? chunk % 2 : step % BUFFERS)
+/* Copies the weights that other work-groups have updated. The last work-items, which may add up
+ * fewer sums, begin. */
+#if SHARED_OUT
+#define COPY_SHARED_OUT UPPER(COPY_LAYER)
+#else
+#define COPY_SHARED_OUT
+#endif
+#define COPY_LAYER(l, before)                                                      \
+    ROLLED for (int n = THREADS - 1 - item; n < SHARE_##l * FOURS(UNITS_##l); n += THREADS) { \
+        int at = W_AT_##l + n / FOURS(UNITS_##l) * STRIDE_##l + n % FOURS(UNITS_##l) * 4; \
+        if (n % CLUSTER != rank)                                                   \
+            SHARED_STORE4(pool + at, SHARED_LOAD4(map_cluster(pool, n % CLUSTER) + at)); \
+    }
 
 /* Declares `total`, the sums of units j to j + 3 for sample b. The partial sums of all work-groups
  * are added up, beginning with work-group `first`. Work-groups that add up different units pass
@@ -264,7 +299,7 @@
  * that add up the same units pass 0, so that their results are equal bit by bit. */
 #define ADD_PARTS4(total, l, b, j, first)                                          \
     float4 total = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                  \
-    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l);                            \
+    int place = SUM_PLACE(b, j, STRIDE_##l, SLICE_##l, ROWS_##l);                  \
     if (IS_SPLIT(l)) {                                                             \
         int first_part = first;                                                    \
         HIDE(first_part); /* else registers would hold the addresses of all parts */ \
@@ -284,13 +319,14 @@
 /* TAKE_HIDDEN computes the inputs of the next layer from the sums of layer l. TAKE_OUTPUTS stores
  * the sums of the last layer. */
 #define TAKE_HIDDEN(l, next)                                                       \
-    ROLLED for (int n = item; n < ROWS * FOURS(SHARE_##next); n += THREADS) {      \
+    ROLLED for (int n = item; n < ROWS_##next * FOURS(SHARE_##next); n += THREADS) { \
         int b = n / FOURS(SHARE_##next), i = n % FOURS(SHARE_##next) * 4;          \
         int j = BASE(next) + i;                                                    \
+        int sample = !IS_SPLIT(l) || !SHARED_OUT ? b : b < MINE ? first_mine + b : ROWS; \
         SHARED_POINTER float *in = pool + A_AT_##next + b * LENGTH_##next + i;     \
         float4 out = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
-        if (j < UNITS_##l) {                                                       \
-            ADD_PARTS4(sum, l, b, j, IS_SPLIT(next) ? rank : 0)                    \
+        if (j < UNITS_##l && sample < ROWS_##l) {                                  \
+            ADD_PARTS4(sum, l, sample, j, IS_SPLIT(next) || SHARED_OUT ? rank : 0) \
             out = MAKE4(ACTIVATE(sum.x), ACTIVATE(sum.y), ACTIVATE(sum.z), ACTIVATE(sum.w)); \
         }                                                                          \
         in[0] = INPUT_VALUE(j, UNITS_##l, out.x);                                  \
@@ -303,8 +339,9 @@
 #define TAKE_OUTPUTS(l)                                                            \
     ROLLED for (int n = item; n < MINE * FOURS(OUTPUTS); n += THREADS) {           \
         int m = n / FOURS(OUTPUTS), j = n % FOURS(OUTPUTS) * 4;                    \
-        if (first_mine + m < ROWS) {                                               \
-            ADD_PARTS4(sum, l, first_mine + m, j, BY_SAMPLES ? rank : 0)           \
+        int row = IS_SPLIT(l) ? first_mine + m : m;                                \
+        if (row < ROWS_##l) {                                                      \
+            ADD_PARTS4(sum, l, row, j, BY_SAMPLES ? rank : 0)                      \
             SHARED_STORE4(pool + Z_AT + m * STRIDE_##l + j, sum);                  \
         }                                                                          \
     }                                                                              \
@@ -362,23 +399,66 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
     BARRIER();
 
 /* Backward pass of a layer other than 0: computes the errors of the layer's inputs, updates the
- * layer's weights, and gathers the errors of the units of layer `before`. */
+ * layer's weights, and gathers the errors of the units of layer `before`. If SHARED_OUT is 1, it
+ * computes gradients of this work-group's samples, and END_OF_BACKWARD does the rest. */
 #define BACKWARD(l, before)                                                        \
     HIDE(item);                                                                    \
     if (IS_SPLIT(l))                                                               \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
-                         LENGTH_##l, pool + E_AT_##l, SHARE_##l, FOURS(UNITS_##l), SHARE_##l, \
-                         INPUTS_##l - BASE(l), BACKWARD_##l, item);                \
+        backward_product(ROWS_##l, pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l,   \
+                         pool + A_AT_##l, LENGTH_##l, pool + E_AT_##l, SHARE_##l,  \
+                         FOURS(UNITS_##l), SHARE_##l, INPUTS_##l - BASE(l), BACKWARD_##l, item); \
     else                                                                           \
-        backward_product(pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l, pool + A_AT_##l, \
-                         LENGTH_##l, pool + D_AT_##before, STRIDE_##before, FOURS(UNITS_##l), \
-                         4 * FOURS(INPUTS_##l), INPUTS_##l, BACKWARD_##l, item);   \
+        backward_product(ROWS_##l, pool + D_AT_##l, pool + W_AT_##l, STRIDE_##l,   \
+                         pool + A_AT_##l, LENGTH_##l,                              \
+                         pool + (SHARED_OUT && IS_SPLIT(before) ? E_AT_##l : D_AT_##before), \
+                         STRIDE_##before, FOURS(UNITS_##l), 4 * FOURS(INPUTS_##l), INPUTS_##l, \
+                         BACKWARD_##l, item);                                      \
     GROUP_SEND(l)                                                                  \
-    CHANGE_WEIGHTS(l, pool + A_AT_##l, 0, SHARE_##l, )                             \
+    CHANGE_WEIGHTS(l, pool + A_AT_##l, )                                           \
     if (CLUSTER > 1 && IS_SPLIT(l)) {                                              \
         GROUP_RECEIVE(l)                                                           \
         GATHER(before, l)                                                          \
     }
+#if SHARED_OUT
+#define END_OF_BACKWARD                                                            \
+    CLUSTER_SEND();                                                                \
+    CLUSTER_RECEIVE();                                                             \
+    UPPER(CHANGE_OWN)                                                              \
+    GATHER_SAMPLES
+#else
+#define END_OF_BACKWARD
+#endif
+/* Updates the weights of a layer that this work-group owns. */
+#define CHANGE_OWN(l, before)                                                      \
+    CHANGE_ALL(l, 0, CLUSTER, rank, BY_FOUR for (int part = 0; part < CLUSTER; part++) { \
+        SHARED_POINTER const float *from = map_cluster(pool, part) + G_AT_##l;     \
+        ADD_SCALED4(gradient, 1.0f, SHARED_LOAD4(from + i * STRIDE_##l + j));      \
+    })
+/* Gathers the errors of the units of layer 0. Each work-group has those of its samples, and begins
+ * to read at a different work-group. */
+#define GATHER_SAMPLES                                                             \
+    {                                                                              \
+        const int owners = CEIL_DIV(ROWS, MINE), of_owner = MINE * FOURS(UNITS_0); \
+        ROLLED for (int begin = item; begin < owners * of_owner; begin += 4 * THREADS) { \
+            float4 errors[4];                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, owner = (n / of_owner + rank) % owners; \
+                int m = n % of_owner / FOURS(UNITS_0), j = n % of_owner % FOURS(UNITS_0) * 4; \
+                errors[ahead] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                     \
+                if (n < owners * of_owner)                                         \
+                    errors[ahead] = SHARED_LOAD4(map_cluster(pool, owner) + E_AT_1 \
+                                                 + m * STRIDE_0 + j);              \
+            }                                                                      \
+            UNROLL for (int ahead = 0; ahead < 4; ahead++) {                       \
+                int n = begin + ahead * THREADS, owner = (n / of_owner + rank) % owners; \
+                int b = owner * MINE + n % of_owner / FOURS(UNITS_0);              \
+                if (n < owners * of_owner && b < ROWS)                             \
+                    SHARED_STORE4(pool + D_AT_0 + b * STRIDE_0                     \
+                                  + n % of_owner % FOURS(UNITS_0) * 4, errors[ahead]); \
+            }                                                                      \
+        }                                                                          \
+    }                                                                              \
+    BARRIER();
 
 /* Copies a layer's weights and moments between global memory and this work-group. */
 #define MOVE(l, MOVE_ONE)                                                          \
@@ -388,24 +468,22 @@ INLINE void softmax_of(SHARED_POINTER const float *z, SHARED_POINTER const float
                                                      : INPUTS_##l * UNITS_##l + j); \
         int at = W_AT_##l + i * STRIDE_##l + j;                                    \
         if (input <= INPUTS_##l)                                                   \
-            MOVE_ONE                                                               \
+            MOVE_ONE(l)                                                            \
     }
-#define LOAD_ONE                                                                   \
+#define LOAD_ONE(l)                                                                \
     {                                                                              \
         pool[at] = before[there];                                                  \
         UNROLL for (int number = 0; number < MOMENTS; number++)                    \
             MOMENT(number, at) = before[(number + 1) * COUNT + there];             \
     }
-#define STORE_ONE                                                                  \
-    {                                                                              \
+#define STORE_ONE(l)                                                               \
+    if (IS_OWNER(l, i, j)) {                                                       \
         after[there] = pool[at];                                                   \
         UNROLL for (int number = 0; number < MOMENTS; number++)                    \
             after[(number + 1) * COUNT + there] = MOMENT(number, at);              \
     }
 #define LOAD(l) MOVE(l, LOAD_ONE)
-#define STORE(l)                                                                   \
-    if (IS_SPLIT(l) || rank == 0)                                                  \
-        MOVE(l, STORE_ONE)
+#define STORE(l) MOVE(l, STORE_ONE)
 
 KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -414,8 +492,8 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #if WEIGHTED
     const GLOBAL float *RESTRICT sample_weights,
 #endif
-    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT moments, int samples
-    DYNAMIC_SHARED_PARAMETER(float4, pool4))
+    GLOBAL float *after, GLOBAL float *RESTRICT losses, GLOBAL float *RESTRICT workspace,
+    int samples DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
     DYNAMIC_SHARED(float4, pool4)
     SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
@@ -431,11 +509,9 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     after += (INT64)network * PARAMETERS;
     order += (INT64)network * samples;
     losses += (INT64)network * samples;
-#if MOMENTS && !MOMENTS_SHARED
-    moments += (INT64)GROUP_ID(0) * MOMENTS * STATE;
-    ROLLED for (int n = item; n < MOMENTS * STATE; n += THREADS)
-        moments[n] = 0.0f;
-#endif
+    workspace += (INT64)GROUP_ID(0) * OWN_WORKSPACE;
+    ROLLED for (int n = item; n < OWN_WORKSPACE; n += THREADS)
+        workspace[n] = 0.0f;
     ROLLED for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     GLOBAL_BARRIER();
@@ -447,12 +523,13 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
     FETCH_ROWS(1)
     COPIED();
     GLOBAL_BARRIER();
-    FETCH(0, 0, 0)
+    FETCH(0, 0)
     FETCH_TARGETS(0, 0)
 
-    for (int step = 0; step < steps; step++) {
-        int count = LESSER(BATCH, samples - step * BATCH);
-        float share = 1.0f / (float)count, step_rate = rate;
+    for (int turn = 0; turn < steps * MICRO_BATCHES; turn++) {
+        int step = turn / MICRO_BATCHES;
+        int count = LESSER(MICRO_BATCH, END(turn) - FIRST_SAMPLE(turn));
+        float share = 1.0f / (float)LESSER(BATCH, samples - step * BATCH), step_rate = rate;
         HIDE(item);
         COPIED();
         BARRIER();
@@ -467,9 +544,9 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         FORWARD_FIRST
         UPPER(FORWARD)
 
-        SHARED_POINTER const float *target = pool + T_AT + step % BUFFERS * (MINE * OUTPUTS);
+        SHARED_POINTER const float *target = pool + T_AT + turn % BUFFERS * (MINE * OUTPUTS);
 #if WEIGHTED
-        SHARED_POINTER const float *weight = pool + V_AT + step % BUFFERS * MINE;
+        SHARED_POINTER const float *weight = pool + V_AT + turn % BUFFERS * MINE;
 #endif
 #if SOFTMAX && !FEW_OUTPUTS
         ROLLED for (int m = item; m < MINE && first_mine + m < count; m += THREADS) {
@@ -482,10 +559,10 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         }
         BARRIER();
 #endif
-        ROLLED for (int n = item; n < MINE * 4 * FOURS(OUTPUTS); n += THREADS) {
+        ROLLED for (int n = item; n < ERROR_ROWS * 4 * FOURS(OUTPUTS); n += THREADS) {
             int m = n / (4 * FOURS(OUTPUTS)), k = n % (4 * FOURS(OUTPUTS));
             float error = 0.0f;
-            if (k < OUTPUTS && first_mine + m < count) {
+            if (k < OUTPUTS && m < MINE && first_mine + m < count) {
                 float z = pool[Z_AT + m * OUTPUT_STRIDE + k], t = target[m * OUTPUTS + k];
 #if SOFTMAX
 #if FEW_OUTPUTS
@@ -509,9 +586,10 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
 #endif
             }
-            pool[(BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] = error;
+            pool[(SPLIT == LAYERS && BY_SAMPLES ? O_AT : OUTPUT_ERROR_AT) + m * OUTPUT_STRIDE + k] =
+                error;
         }
-#if BY_SAMPLES
+#if BY_SAMPLES && SPLIT == LAYERS
         CLUSTER_SEND();
         CLUSTER_RECEIVE();
         ROLLED for (int n = item; n < ROWS * FOURS(OUTPUTS); n += THREADS) {
@@ -527,6 +605,7 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
         step_rate = rate * pool[FACTOR_AT + step % 32];
 #endif
         LOWER(BACKWARD)
+        END_OF_BACKWARD
 
         /* Work-items that update few weights compute the losses, so that other work-groups do
          * not wait longer for this one. */
@@ -549,26 +628,12 @@ KERNEL CLUSTER_DIMS WORK_GROUP_OF(THREADS) void batched(
 #endif
 #endif
             if (BY_SAMPLES || rank == 0)
-                losses[step * BATCH + first_mine + m] = loss;
+                losses[FIRST_SAMPLE(turn) + first_mine + m] = loss;
         }
-#if CHUNKS > 1
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            COPIED();
-            BARRIER();
-            if (chunk + 1 < CHUNKS) {
-                FETCH(step, chunk + 1, (CHUNKS + chunk + 1) % 2)
-            } else {
-                FETCH(step + 1, 0, 0)
-                FETCH_TARGETS(step + 1, (step + 1) % BUFFERS)
-            }
-            CHANGE_WEIGHTS(0, pool + X_AT + (CHUNKS + chunk) % 2 * (ROWS * LENGTH_0), chunk * CHUNK,
-                           CHUNK, )
-        }
-#elif BUFFERS == 2
-        CHANGE_WEIGHTS(0, pool + X_AT + step % 2 * (ROWS * LENGTH_0), 0, CHUNK, )
+#if BUFFERS == 2
+        CHANGE_WEIGHTS(0, pool + X_AT + turn % 2 * (ROWS * LENGTH_0), )
 #else
-        CHANGE_WEIGHTS(0, pool + X_AT, 0, CHUNK,
-                       BARRIER(); FETCH(step + 1, 0, 0) FETCH_TARGETS(step + 1, 0))
+        CHANGE_WEIGHTS(0, pool + X_AT, BARRIER(); FETCH(turn + 1, 0) FETCH_TARGETS(turn + 1, 0))
 #endif
     }
 

@@ -4,9 +4,8 @@
 
 #pragma once
 
-#if !defined CONFIGURED && !defined ROWS
+#if !defined CONFIGURED && !defined THREADS
 #define THREADS 128 /* work-items of the work-group */
-#define ROWS 8 /* samples */
 #define TF32 0 /* 1: products are computed by tensor cores in TF32 */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of the activation, from its result */
 #endif
@@ -70,11 +69,11 @@ INLINE void clear_tile(float sum[8][8], int rows, int columns)
             sum[m][n] = 0.0f;
 }
 
-/* Offset of sum j of sample b. The columns are divided into slices of `slice` columns, and each
- * slice is contiguous. If `slice` is `stride`, there is one slice. */
-#define SUM_PLACE(b, j, stride, slice)                                             \
+/* Offset of sum j of sample b of `rows` samples. The columns are divided into slices of `slice`
+ * columns, and each slice is contiguous. If `slice` is `stride`, there is one slice. */
+#define SUM_PLACE(b, j, stride, slice, rows)                                       \
     ((slice) == (stride) ? (b) * (stride) + (j)                                    \
-                         : (j) / (slice) * (ROWS * (slice)) + (b) * (slice) + (j) % (slice))
+                         : (j) / (slice) * ((rows) * (slice)) + (b) * (slice) + (j) % (slice))
 
 /* Returns four neighbouring sums. Each sum has `parts` terms that are `size` floats apart. */
 INLINE float4 sum_of_parts(const SHARED_POINTER float *from, int size, int parts)
@@ -115,30 +114,24 @@ INLINE void store_gradient_tile(float sum[8][8], SHARED_POINTER float *to, int s
 #if !TF32
 /* sums[b][j] = sum over i of in[b][i] * weights[i][j]. Each sum is divided into `parts` parts. The
  * first parts of all sums form an array of `size` floats, which is followed by the array of the
- * second parts, and so on. If `add` is set, the products are added to the numbers in `sums`.
+ * second parts, and so on.
  *
+ * rows: number of samples b.
  * length, stride: floats of a row of `in`, and of a row of `weights`. slice: see SUM_PLACE.
  * fours: number of inputs i, divided by 4. units: number of units j.
- * tile_b, tile_j: sizes of a tile; tile_b divides ROWS, and tile_j is a multiple of 4. */
-INLINE void forward_product(const SHARED_POINTER float *in, int length,
+ * tile_b, tile_j: sizes of a tile; tile_b divides `rows`, and tile_j is a multiple of 4. */
+INLINE void forward_product(int rows, const SHARED_POINTER float *in, int length,
                             const SHARED_POINTER float *weights, int stride,
                             SHARED_POINTER float *sums, int slice, int size, int fours, int units,
-                            int tile_b, int tile_j, int parts, int add, int item)
+                            int tile_b, int tile_j, int parts, int item)
 {
-    const int tiles_b = ROWS / tile_b, tiles_j = CEIL_DIV(units, tile_j);
+    const int tiles_b = rows / tile_b, tiles_j = CEIL_DIV(units, tile_j);
     ROLLED for (int t = item; t < tiles_b * tiles_j * parts; t += THREADS) {
         Place place = place_of(t, tiles_b, tiles_j, parts);
         int first_b = place.along, tile = place.across;
         SHARED_POINTER float *to = sums + place.part * size;
         float sum[8][8];
-        UNROLL for (int m = 0; m < tile_b; m++)
-            UNROLL for (int n = 0; n < tile_j; n += 4) {
-                if (add && COLUMN(tile, tiles_j, n) < units)
-                    load4(&sum[m][n], to + SUM_PLACE(first_b + m * tiles_b,
-                                                     COLUMN(tile, tiles_j, n), stride, slice));
-                else
-                    sum[m][n] = sum[m][n + 1] = sum[m][n + 2] = sum[m][n + 3] = 0.0f;
-            }
+        clear_tile(sum, tile_b, tile_j);
         ROLLED for (int four = place.part; four < fours; four += parts) {
             float a[8][4];
             UNROLL for (int m = 0; m < tile_b; m++)
@@ -157,20 +150,21 @@ INLINE void forward_product(const SHARED_POINTER float *in, int length,
             UNROLL for (int n = 0; n < tile_j; n += 4)
                 if (COLUMN(tile, tiles_j, n) < units)
                     SHARED_STORE4(to + SUM_PLACE(first_b + m * tiles_b, COLUMN(tile, tiles_j, n),
-                                                 stride, slice),
+                                                 stride, slice, rows),
                                   MAKE4(sum[m][n], sum[m][n + 1], sum[m][n + 2], sum[m][n + 3]));
     }
 }
 
 /* Adds to sum[m][n] the products in[b][i] * errors[b][j] of some samples b, for input i = column m
- * and unit j = column n of a tile. The samples are b = place.part, place.part + parts, and so on.
+ * and unit j = column n of a tile. The samples are b = place.part, place.part + parts, and so on,
+ * below `rows`.
  *
  * length, stride: floats of a row of `in` and of `errors`.
  * inputs, units: numbers of inputs i and of units j.
  * place: the number of the tile along the inputs, its number across the units, and the first
  * sample.
  * tiles_i, tiles_j: numbers of tiles. tile_i, tile_j: numbers of inputs and units of a tile. */
-INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int length,
+INLINE void gradient_tile(int rows, float sum[8][8], const SHARED_POINTER float *in, int length,
                           const SHARED_POINTER float *errors, int stride, int inputs, int units,
                           Place place, int tiles_i, int tiles_j, int tile_i, int tile_j, int parts)
 {
@@ -180,7 +174,7 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
     UNROLL for (int n = 0; n < tile_j; n += 4)
         next_errors[n / 4] = errors + place.part * stride
                              + LOADED_COLUMN(place.across, tiles_j, n, units);
-    ROLLED for (int b = place.part; b < ROWS; b += parts) {
+    ROLLED for (int b = place.part; b < rows; b += parts) {
         float a[8], error[8];
         UNROLL for (int m = 0; m < tile_i; m += 4) {
             load4(a + m, next_in[m / 4]);
@@ -198,17 +192,17 @@ INLINE void gradient_tile(float sum[8][8], const SHARED_POINTER float *in, int l
 
 /* to[b][i] = SLOPE(in[b][i]) * (sum over j of errors[b][j] * weights[i][j]), and 0 for i >= units.
  *
- * stride: row stride of `errors` and of `weights`, in floats. length, to_stride: row strides of
- * `in` and of `to`. fours: number of units j, divided by 4. inputs: number of inputs i, padding
- * included. units: number of inputs i without bias and padding.
- * tile_b, tile_i: samples and inputs of a tile; tile_b divides ROWS. */
-INLINE void backward_product(const SHARED_POINTER float *errors,
+ * rows: number of samples b. stride: row stride of `errors` and of `weights`, in floats. length,
+ * to_stride: row strides of `in` and of `to`. fours: number of units j, divided by 4. inputs:
+ * number of inputs i, padding included. units: number of inputs i without bias and padding.
+ * tile_b, tile_i: samples and inputs of a tile; tile_b divides `rows`. */
+INLINE void backward_product(int rows, const SHARED_POINTER float *errors,
                              const SHARED_POINTER float *weights, int stride,
                              const SHARED_POINTER float *in, int length,
                              SHARED_POINTER float *to, int to_stride, int fours, int inputs,
                              int units, int tile_b, int tile_i, int item)
 {
-    const int tiles_b = ROWS / tile_b, tiles_i = CEIL_DIV(inputs, tile_i);
+    const int tiles_b = rows / tile_b, tiles_i = CEIL_DIV(inputs, tile_i);
     ROLLED for (int t = item; t < tiles_b * tiles_i; t += THREADS) {
         Place place = place_of(t, tiles_b, tiles_i, 1);
         int first_b = place.along, first_i = place.across;

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 SCHEDULERS = 4
 _LATENCY = 40
@@ -45,10 +46,11 @@ class Tile:
 @lru_cache(maxsize=4096)
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
-    return best(_tile(rows, units, -(-inputs // 4), 4, tile, parts, threads,
-                       tile[0] + tile[1])
-                 for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
-                 for parts in range(1, max(1, min(most_parts, -(-inputs // 4))) + 1))
+    steps = -(-inputs // 4)
+    return best((_cycles(rows, units, steps, 4, tile, parts, threads, tile[0] + tile[1]),
+                 *tile, parts)
+                for tile in _tiles(threads) if rows % tile[0] == 0 and tile[1] >= 4
+                for parts in range(1, max(1, min(most_parts, steps)) + 1))
 
 
 @lru_cache(maxsize=4096)
@@ -64,22 +66,19 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
     found = []
     for tile in (tile for tile in _tiles(threads) if min(tile) >= 4):
         items = -(-inputs // tile[0]) * -(-units // tile[1])
-        for parts in range(1, max(most_parts, 1) + 1):
-            of_parts = _tile(inputs, units, rows, 1, tile, parts, threads,
+        fitting = range(1, min(most_parts, threads // items) + 1)
+        for parts in fitting or [-1]:
+            cycles = _cycles(inputs, units, rows, 1, tile, abs(parts), threads,
                              (tile[0] + tile[1]) / 4)
-            if most_parts and parts * items <= threads:
-                found.append(replace(of_parts, cycles=of_parts.cycles + changes))
-            elif parts == 1:
-                found.append(replace(of_parts, parts=-1, cycles=of_parts.cycles + 1.5 * changes))
+            found.append((cycles + (changes if fitting else 1.5 * changes), *tile, parts))
     return best(found)
 
 
 @lru_cache(maxsize=4096)
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
     """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
-    return best(_tile(rows, inputs, -(-units // 4), 4, tile, 1, threads,
-                       tile[0] + tile[1])
-                 for tile in _tiles(threads) if rows % tile[0] == 0)
+    return best((_cycles(rows, inputs, -(-units // 4), 4, tile, 1, threads, tile[0] + tile[1]),
+                 *tile, 1) for tile in _tiles(threads) if rows % tile[0] == 0)
 
 
 def change_cycles(inputs: int, units: int, threads: int) -> int:
@@ -93,14 +92,15 @@ def _tiles(threads: int) -> list[tuple[int, int]]:
     return [(m, n) for m, n in itertools.product((1, 2, 4, 8), repeat=2) if m * n <= most]
 
 
-def best(tiles: Iterable[Tile]) -> Tile:
-    """Return the tile with the fewest expected cycles."""
-    return min(tiles, key=lambda tile: tile.cycles)
+def best(tiles: Iterable[tuple[float, int, int, int]]) -> Tile:
+    """Return the tile with the fewest cycles; tuples are cycles, rows, columns and parts."""
+    cycles, rows, columns, parts = min(tiles, key=itemgetter(0))
+    return Tile(rows, columns, parts, float(cycles))
 
 
-def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, int], parts: int,
-          threads: int, reads: float) -> Tile:
-    """Return a tile with its expected cycles.
+def _cycles(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, int], parts: int,
+            threads: int, reads: float) -> float:
+    """Return the expected cycles of a product with a tile.
 
     depth: number of iterations of the product's loop if sums are not split.
     of_step: number of multiply-adds per result in an iteration.
@@ -118,4 +118,4 @@ def _tile(rows: int, columns: int, depth: int, of_step: int, tile: tuple[int, in
                          passes * (issued + _LATENCY))
     if parts > 1:
         cycles += 2 * BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
-    return Tile(tile[0], tile[1], parts, float(cycles))
+    return cycles

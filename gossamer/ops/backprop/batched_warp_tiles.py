@@ -25,7 +25,7 @@ _PRODUCT_CYCLES = 8
 def forward_tile(rows: int, units: int, inputs: int, most_parts: int, threads: int) -> Tile:
     """Return the tile of the forward pass: `rows` x `units` sums over `inputs` inputs."""
     steps = -(-inputs // 8)
-    return best(_tile((tile_b, 32), rows, units, steps, parts, threads)
+    return best((_cycles((tile_b, 32), rows, units, steps, parts, threads), tile_b, 32, parts)
                 for tile_b in (16, 32) for parts in _parts(most_parts, steps))
 
 
@@ -40,18 +40,18 @@ def gradient_tile(inputs: int, units: int, rows: int, most_parts: int, threads: 
     warps = -(-inputs // 32) * -(-units // 32)
     found = []
     for parts in _parts(most_parts, rows // 8):
-        cycles = _tile((32, 32), inputs, units, rows // 8, parts, threads).cycles
+        cycles = _cycles((32, 32), inputs, units, rows // 8, parts, threads)
         if most_parts and 32 * warps * parts <= threads:
-            found.append(Tile(4, 8, parts, cycles + changes))
+            found.append((cycles + changes, 4, 8, parts))
         elif parts == 1:
-            found.append(Tile(4, 8, -1, cycles + 1.5 * changes))
+            found.append((cycles + 1.5 * changes, 4, 8, -1))
     return best(found)
 
 
 @lru_cache(maxsize=4096)
 def backward_tile(rows: int, inputs: int, units: int, threads: int) -> Tile:
     """Return the tile of the backward pass: `rows` x `inputs` sums over `units` units."""
-    return best(_tile((16, tile_i), rows, inputs, -(-units // 8), 1, threads)
+    return best((_cycles((16, tile_i), rows, inputs, -(-units // 8), 1, threads), 16, tile_i, 1)
                 for tile_i in (8, 16, 32))
 
 
@@ -59,9 +59,9 @@ def _parts(most: int, steps: int) -> Iterator[int]:
     return iter(range(1, max(1, min(most, steps)) + 1))
 
 
-def _tile(tile: tuple[int, int], rows: int, columns: int, depth: int, parts: int,
-          threads: int) -> Tile:
-    """Return a warp's tile with its expected cycles.
+def _cycles(tile: tuple[int, int], rows: int, columns: int, depth: int, parts: int,
+            threads: int) -> float:
+    """Return the expected cycles of a product with a warp's tile.
 
     depth: number of steps of eight terms if sums are not split.
     """
@@ -75,4 +75,4 @@ def _tile(tile: tuple[int, int], rows: int, columns: int, depth: int, parts: int
                          -(-tiles // warps) * (issued + _LATENCY))
     if parts > 1:
         cycles += 2 * BARRIER_CYCLES + 3 * parts * rows * columns / 32 / 4
-    return Tile(tile[0], tile[1], parts, float(cycles))
+    return cycles

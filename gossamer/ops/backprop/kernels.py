@@ -114,27 +114,28 @@ def table(numbers: Iterable[int]) -> str:
 class SharedMemoryLayout:
     """Offsets in shared memory, in floats, and other macros of upper_layers.h.
 
-    batch: number of samples whose units' outputs and errors are in shared memory at once.
+    Two samples' outputs and errors of all units are in shared memory at once.
+
     partial: number of partial sums of the first layer.
     macros: the macros. Subclasses add their own, and reserve memory with take().
     """
 
-    def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:
+    def __init__(self, problem: BackpropProblem, threads: int, partial: int) -> None:
         sizes, layers = problem.sizes, len(problem.sizes) - 1
         width, outputs = sum(map(padded, sizes[1:])), padded(sizes[-1])
         copies = 2 if problem.velocity else 1
         self._end = 0
         self.macros: dict[str, object] = {
             "LAYERS": layers, "SIZES": table(sizes), "OUTPUTS": sizes[-1], "WIDTH": width,
-            "BATCH": batch, "VELOCITY": int(problem.velocity), "THREADS": threads,
+            "VELOCITY": int(problem.velocity), "THREADS": threads,
             "NARROW": int(max(sizes[1:]) <= 32),
             "UNIT_AT": table([sum(map(padded, sizes[1:layer])) for layer in
                               range(1, layers + 1)]),
             "PARAMETER_AT": table([sum(units * (before + 1) for units, before in
                                        problem.layer_shapes[:layer])
                                    for layer in range(layers + 1)]),
-            "OUT_AT": self.take(batch * width), "ERROR_AT": self.take(batch * width),
-            "TERM_AT": self.take(batch * outputs), "TARGET_AT": self.take(2 * outputs),
+            "OUT_AT": self.take(2 * width), "ERROR_AT": self.take(2 * width),
+            "TERM_AT": self.take(2 * outputs), "TARGET_AT": self.take(2 * outputs),
             "EXPONENTIAL_AT": self.take(outputs),
             "PARTIAL_AT": self.take(max(threads, partial)), "BIAS_AT": self.take(copies * width),
             **activation_macros(problem),

@@ -1,5 +1,6 @@
-/* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
- * shared memory until the last sample, and fetches each sample while it trains on the previous one.
+/* Online back-propagation in one launch. One work-group per network keeps all parameters in
+ * registers and shared memory until the last sample, and fetches each sample while it trains on the
+ * previous one.
  *
  * In the first layer, each set of LANES neighbouring work-items has its own SHARE inputs. Each
  * work-item of a set has PER_ITEM units, which are LANES apart. So each weight is read and changed
@@ -62,20 +63,6 @@
     for (int list = split; list < LISTS; list += SPLITS)                                     \
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
-
-/* Samples are copied to shared memory one after another. The function returns the index of the
- * sample at `position` in this sequence. With batches, the sequence contains the samples of an
- * update twice: first to compute their errors, then to change the weights. */
-INLINE int sample_at(int position, int samples)
-{
-#if BATCH == 1
-    return position;
-#else
-    int begin = position / (2 * BATCH) * BATCH;
-    int count = LESSER(BATCH, samples - begin);
-    return count > 0 ? begin + (position - 2 * begin) % count : samples;
-#endif
-}
 
 KERNEL WORK_GROUP_OF(THREADS) void persistent(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -163,59 +150,56 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
         if (VELOCITY)
             FIRST_VELOCITY = IS_FIRST_WEIGHT ? before[PARAMETERS + FIRST_GLOBAL_AT] : 0.0f;
     }
-    FETCH(sample_at(0, samples))
+    FETCH(0)
     STAGE(0)
-    FETCH(sample_at(1, samples))
+    FETCH(1)
     GLOBAL_BARRIER();
 
-    for (int begin = 0; begin < samples; begin += BATCH) {
-        int count = BATCH == 1 ? 1 : LESSER(BATCH, samples - begin);
-        for (int b = 0; b < count; b++) {
-            int position = BATCH == 1 ? begin : 2 * begin + b, buffer = position % 2;
-            if (split < SPLITS) {
-                float sum[PER_ITEM];
-                UNROLL for (int u = 0; u < PER_ITEM; u++)
-                    sum[u] = 0.0f;
+    for (int s = 0; s < samples; s++) {
+        int buffer = s % 2;
+        if (split < SPLITS) {
+            float sum[PER_ITEM];
+            UNROLL for (int u = 0; u < PER_ITEM; u++)
+                sum[u] = 0.0f;
 #if SPARSE
-                FOR_EACH_LISTED {
-                    float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
-                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
-                        in[a] = pool[X_AT + n + a];
-                        UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            weight[a][u] = first[listed[n + a] * STRIDE + FIRST_J];
-                    }
-                    UNROLL for (int a = 0; a < AT_ONCE; a++)
-                        UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            sum[u] = FMA(weight[a][u], in[a], sum[u]);
+            FOR_EACH_LISTED {
+                float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
+                UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                    in[a] = pool[X_AT + n + a];
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        weight[a][u] = first[listed[n + a] * STRIDE + FIRST_J];
                 }
+                UNROLL for (int a = 0; a < AT_ONCE; a++)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        sum[u] = FMA(weight[a][u], in[a], sum[u]);
+            }
 #else
-                ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
-                                               + split * SHARE + k4);
-                    float value[4] = {four.x, four.y, four.z, four.w};
-                    UNROLL for (int k = k4; k < k4 + 4; k++)
-                        UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            sum[u] = FMA(WEIGHT, value[k - k4], sum[u]);
-                }
+            ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
+                float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
+                                           + split * SHARE + k4);
+                float value[4] = {four.x, four.y, four.z, four.w};
+                UNROLL for (int k = k4; k < k4 + 4; k++)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        sum[u] = FMA(WEIGHT, value[k - k4], sum[u]);
+            }
 #endif
-                UNROLL for (int u = 0; u < PER_ITEM; u++)
-                    pool[PARTIAL_AT + split * STRIDE + FIRST_J] = sum[u];
-            }
-            BARRIER();
-            for (int j = item; j < UNITS; j += THREADS) {
-                float sum = 0.0f;
-                for (int s = 0; s < SPLITS; s++)
-                    sum += pool[PARTIAL_AT + s * STRIDE + j];
-                store_output(pool, 0, j, FMA(scale, sum, pool[BIAS_AT + j]), b, buffer);
-            }
-            STAGE(1 - buffer)
-            FETCH(sample_at(position + 2, samples))
-            backpropagate_upper_layers(pool, item, b, buffer);
-            BARRIER();
+            UNROLL for (int u = 0; u < PER_ITEM; u++)
+                pool[PARTIAL_AT + split * STRIDE + FIRST_J] = sum[u];
         }
+        BARRIER();
+        for (int j = item; j < UNITS; j += THREADS) {
+            float sum = 0.0f;
+            for (int part = 0; part < SPLITS; part++)
+                sum += pool[PARTIAL_AT + part * STRIDE + j];
+            store_output(pool, 0, j, FMA(scale, sum, pool[BIAS_AT + j]), buffer);
+        }
+        STAGE(1 - buffer)
+        FETCH(s + 2)
+        backpropagate_upper_layers(pool, item, buffer);
+        BARRIER();
 
-        update_upper_layers(pool, losses + begin, item, 0, count, rate, momentum, decay);
-        float step = 1.0f / (float)count;
+        update_upper_layers(pool, losses + s, item, buffer, rate, momentum, decay);
+        float step = 1.0f;
 #if !VELOCITY
         scale *= 1.0f - rate * decay;
         if (fabs(scale) < 0.001f) {
@@ -225,56 +209,43 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
             BARRIER();
             scale = 1.0f;
         }
-        step *= -rate / scale;
+        step = -rate / scale;
 #endif
-        for (int b = 0; b < count; b++) {
-            int position = BATCH == 1 ? begin : 2 * begin + count + b, buffer = position % 2;
-            if (split < SPLITS) {
-                float delta[PER_ITEM];
-                UNROLL for (int u = 0; u < PER_ITEM; u++)
-                    delta[u] = step * pool[ERROR_AT + b * WIDTH + FIRST_J];
+        if (split < SPLITS) {
+            float delta[PER_ITEM];
+            UNROLL for (int u = 0; u < PER_ITEM; u++)
+                delta[u] = step * pool[ERROR_AT + buffer * WIDTH + FIRST_J];
 #if SPARSE
-                FOR_EACH_LISTED {
-                    SHARED_POINTER float *address[AT_ONCE];
-                    float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
-                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
-                        in[a] = pool[X_AT + n + a];
-                        address[a] = first + listed[n + a] * STRIDE + lane;
-                        UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            weight[a][u] = address[a][u * LANES];
-                    }
-                    UNROLL for (int a = 0; a < AT_ONCE; a++)
-                        UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            address[a][u * LANES] = FMA(delta[u], in[a], weight[a][u]);
+            FOR_EACH_LISTED {
+                SHARED_POINTER float *address[AT_ONCE];
+                float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
+                UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                    in[a] = pool[X_AT + n + a];
+                    address[a] = first + listed[n + a] * STRIDE + lane;
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        weight[a][u] = address[a][u * LANES];
                 }
-#else
-                ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
-                                               + split * SHARE + k4);
-                    float value[4] = {four.x, four.y, four.z, four.w};
-                    UNROLL for (int k = k4; k < k4 + 4; k++)
-                        UNROLL for (int u = 0; u < PER_ITEM; u++) {
-#if VELOCITY
-                            /* the velocity sums the gradients of the batch; the weight is changed
-                             * only after the last sample */
-                            float velocity = FIRST_VELOCITY;
-                            if (b == 0)
-                                velocity = FMA(momentum, velocity, decay * WEIGHT);
-                            velocity = FMA(delta[u], value[k - k4], velocity);
-                            FIRST_VELOCITY = velocity;
-                            if (b == count - 1)
-                                WEIGHT = FMA(-rate, velocity, WEIGHT);
-#else
-                            WEIGHT = FMA(delta[u], value[k - k4], WEIGHT);
-#endif
-                        }
-                }
-#endif
+                UNROLL for (int a = 0; a < AT_ONCE; a++)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        address[a][u * LANES] = FMA(delta[u], in[a], weight[a][u]);
             }
-#if BATCH > 1
-            STAGE(1 - buffer)
-            FETCH(sample_at(position + 2, samples))
-            BARRIER();
+#else
+            ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
+                float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
+                                           + split * SHARE + k4);
+                float value[4] = {four.x, four.y, four.z, four.w};
+                UNROLL for (int k = k4; k < k4 + 4; k++)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++) {
+#if VELOCITY
+                        float velocity = FMA(momentum, FIRST_VELOCITY, decay * WEIGHT);
+                        velocity = FMA(delta[u], value[k - k4], velocity);
+                        FIRST_VELOCITY = velocity;
+                        WEIGHT = FMA(-rate, velocity, WEIGHT);
+#else
+                        WEIGHT = FMA(delta[u], value[k - k4], WEIGHT);
+#endif
+                    }
+            }
 #endif
         }
     }

@@ -1,4 +1,4 @@
-"""Back-propagation in one launch, with one work-group per network."""
+"""Online back-propagation in one launch, with one work-group per network."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FORMS = (
 
 
 class Persistent(KernelBackprop):
-    """Training in one launch, with parameters in registers and shared memory.
+    """Online training in one launch, with parameters in registers and shared memory.
 
     One work-group trains one network on all samples; several networks are trained in parallel.
     """
@@ -69,11 +69,13 @@ class Persistent(KernelBackprop):
             return reason
         if (reason := not_plain(problem)) is not None:
             return reason
+        if problem.batch > 1:
+            return "it trains online, with batches of 1; use batched or per_step"
         if any(_fits(problem, form, device) for form in FORMS):
             return None
         least = min(_PersistentLayout(problem, form).nbytes
                     for form in FORMS if form.weights == "local")
-        return (f"its parameters and a batch's units need {least} bytes of shared memory, but "
+        return (f"its parameters and two samples' units need {least} bytes of shared memory, but "
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
@@ -117,7 +119,7 @@ class _PersistentLayout(SharedMemoryLayout):
         self.splits = max(1, min(form.threads // self.lanes, -(-inputs // 4)))
         self.share = padded(-(-inputs // self.splits))
         stride, xs, lists = self.lanes * form.units, self.splits * self.share, -(-inputs // 32)
-        super().__init__(problem, form.threads, problem.batch, self.splits * stride)
+        super().__init__(problem, form.threads, self.splits * stride)
         sparse, registers = form.weights == "sparse", form.weights == "registers"
         self.macros.update(
             INPUTS=inputs, UNITS=units, LANES=self.lanes, SPLITS=self.splits, SHARE=self.share,

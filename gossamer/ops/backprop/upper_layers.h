@@ -14,7 +14,6 @@
 #define SIZES 64, 32, 10 /* units of each layer, inputs first */
 #define OUTPUTS 10 /* units of the last layer */
 #define WIDTH 44 /* units of a sample, padded; it is also the offset from a bias to its velocity */
-#define BATCH 1 /* samples of an update */
 #define VELOCITY 0 /* 1: momentum is used */
 #define UNIT_AT 0, 32 /* for each layer, the offset of its units among the units of a sample */
 /* for each layer l >= 1, the offset of its weights in shared memory, in floats */
@@ -22,9 +21,9 @@
 /* for each layer, the offset of its parameters among the network's parameters; the last element is
  * the number of parameters of the network */
 #define PARAMETER_AT 0, 2080, 2410
-/* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
+/* offset in shared memory, in floats, of the units' outputs; consecutive samples use two buffers */
 #define OUT_AT 0
-#define ERROR_AT 44 /* offset of the units' errors, in floats */
+#define ERROR_AT 88 /* offset of the units' errors, likewise, in floats */
 #define TERM_AT 88 /* offset of the terms of the losses, in floats */
 #define TARGET_AT 100 /* offset of the targets of two samples, in floats */
 #define EXPONENTIAL_AT 124 /* offset of the softmax's exponentials, in floats */
@@ -138,14 +137,14 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
     }
 }
 
-/* Stores the output of unit j of layer l for sample b of the batch. In the last layer, also stores
- * the unit's error, and the unit's term of the loss.
+/* Stores the output of unit j of layer l for a sample. In the last layer, also stores the unit's
+ * error, and the unit's term of the loss.
  *
  * z: the unit's sum.
- * buffer: index of the buffer, 0 or 1, with the sample's targets. */
-INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
+ * buffer: index of the sample's buffer, 0 or 1. */
+INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int buffer)
 {
-    int unit = b * WIDTH + unit_at[l] + j;
+    int unit = buffer * WIDTH + unit_at[l] + j;
     if (l < LAYERS - 1) {
         pool[OUT_AT + unit] = ACTIVATE(z);
     } else {
@@ -153,7 +152,7 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
         float difference = y - pool[TARGET_AT + buffer * PADDED(OUTPUTS) + j];
         pool[OUT_AT + unit] = y;
         pool[ERROR_AT + unit] = difference * OUTPUT_SLOPE(y);
-        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = 0.5f * difference * difference;
+        pool[TERM_AT + buffer * PADDED(OUTPUTS) + j] = 0.5f * difference * difference;
     }
 }
 
@@ -161,9 +160,10 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
  * from the outputs of the first layer's units. Each step begins with a barrier: a warp barrier if
  * NARROW is 1, else a barrier of the work-group. The caller must place a barrier of the work-group
  * after the call. */
-INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
+INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int buffer)
 {
-    SHARED_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;
+    SHARED_POINTER float *out = pool + OUT_AT + buffer * WIDTH;
+    SHARED_POINTER float *error = pool + ERROR_AT + buffer * WIDTH;
     UNROLL for (int l = 1; l < LAYERS; l++) {
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = SPLITS_OF(sizes[l], units);
@@ -183,7 +183,7 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
                     z += pool[PARTIAL_AT + s * units + j];
             else
                 z += weighted(weight + j, in, fours, 0, 1, row);
-            store_output(pool, l, j, z, b, buffer);
+            store_output(pool, l, j, z, buffer);
         }
     }
 #if SOFTMAX
@@ -203,7 +203,7 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
             target_sum += target[k];
         }
         error[unit_at[LAYERS - 1] + j] = pool[EXPONENTIAL_AT + j] / sum * target_sum - target[j];
-        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = target[j] * (log(sum) + largest - z[j]);
+        pool[TERM_AT + buffer * PADDED(OUTPUTS) + j] = target[j] * (log(sum) + largest - z[j]);
     }
 #endif
     UNROLL for (int l = LAYERS - 1; l >= 1; l--) {
@@ -217,53 +217,35 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
     }
 }
 
-/* Changes weights and biases by samples first, ..., first + count - 1 of the batch, and writes the
- * losses of these samples. */
-INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item,
-                                int first, int count, float rate, float momentum, float decay)
+/* Changes weights and biases by the sample in a buffer, and writes its loss. */
+INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *loss, int item,
+                                int buffer, float rate, float momentum, float decay)
 {
-    SHARED_POINTER const float *out = pool + OUT_AT + first * WIDTH;
-    SHARED_POINTER const float *error = pool + ERROR_AT + first * WIDTH;
-    SHARED_POINTER const float *term = pool + TERM_AT + first * PADDED(OUTPUTS);
-    float share = 1.0f / (float)count;
-    for (int b = THREADS - 1 - item; b < count; b += THREADS) {
-        float loss = 0.0f;
+    SHARED_POINTER const float *out = pool + OUT_AT + buffer * WIDTH;
+    SHARED_POINTER const float *error = pool + ERROR_AT + buffer * WIDTH;
+    if (item == THREADS - 1) {
+        float sum = 0.0f;
         for (int k = 0; k < OUTPUTS; k++)
-            loss += term[b * PADDED(OUTPUTS) + k];
-        losses[b] = loss;
+            sum += pool[TERM_AT + buffer * PADDED(OUTPUTS) + k];
+        *loss = sum;
     }
     UNROLL for (int l = 1; l < LAYERS; l++) {
         /* a work-item changes the weights of one unit, for every `splits`th group of four inputs */
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = AT_LEAST_1(LESSER(THREADS / units, fours));
         for (int n = item; n < units * splits; n += THREADS) {
-            SHARED_POINTER const float *unit_error = error + unit_at[l] + n % units;
-            float first_error = unit_error[0] * share;
+            float unit_error = error[unit_at[l] + n % units];
             for (int i = n / units * 4; i < 4 * fours; i += 4 * splits) {
                 SHARED_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
-                SHARED_POINTER const float *in = out + unit_at[l - 1] + i;
-                float4 four = SHARED_LOAD4(in);
-                float gradient[4] = {first_error * four.x, first_error * four.y,
-                                     first_error * four.z, first_error * four.w};
-                for (int b = 1; b < count; b++) {
-                    float sample_error = unit_error[b * WIDTH] * share;
-                    four = SHARED_LOAD4(in + b * WIDTH);
-                    gradient[0] = FMA(sample_error, four.x, gradient[0]);
-                    gradient[1] = FMA(sample_error, four.y, gradient[1]);
-                    gradient[2] = FMA(sample_error, four.z, gradient[2]);
-                    gradient[3] = FMA(sample_error, four.w, gradient[3]);
-                }
+                float4 four = SHARED_LOAD4(out + unit_at[l - 1] + i);
+                float value[4] = {four.x, four.y, four.z, four.w};
                 UNROLL for (int k = 0; k < 4; k++)
-                    APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY], gradient[k], decay)
+                    APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY],
+                          unit_error * value[k], decay)
             }
         }
     }
     UNROLL for (int l = 0; l < LAYERS; l++)
-        for (int j = item; j < sizes[l + 1]; j += THREADS) {
-            float gradient = 0.0f;
-            for (int b = 0; b < count; b++)
-                gradient += error[b * WIDTH + unit_at[l] + j];
-            gradient *= share;
-            APPLY(pool[BIAS_SHARED_AT], pool[BIAS_SHARED_AT + WIDTH], gradient, 0.0f)
-        }
+        for (int j = item; j < sizes[l + 1]; j += THREADS)
+            APPLY(pool[BIAS_SHARED_AT], pool[BIAS_SHARED_AT + WIDTH], error[unit_at[l] + j], 0.0f)
 }

@@ -155,6 +155,21 @@ def test_inner_products_come_in_parts(compiled_device: Device,
     check_blocked(problem, compiled_device, inputs_of(problem))
 
 
+@pytest.mark.sanitize
+def test_batches_that_do_not_fit_come_in_micro_batches(compiled_device: Device,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_device, "limits", replace(
+        compiled_device.limits, shared_bytes_opt_in=10_000))
+    problem = BackpropProblem((33, 20, 10, 3), 6, 50, "relu", "cross_entropy", 40, adam=True)
+    inputs = inputs_of(problem)
+    expected = reference(problem, inputs, {})
+    for variant in kinds(list(Batched().variants(problem, compiled_device))):
+        actual = run_variant(Batched(), problem, variant, compiled_device,
+                             Weights({}, compiled_device, "the test"), inputs)
+        for y, r in zip(actual, expected, strict=True):
+            assert normalised_error(y, r) <= tolerance("backprop", variant.precision)
+
+
 def test_training_goes_on_in_place_with_the_same_bits(compiled_device: Device) -> None:
     problem, device = BackpropProblem((9, 5, 3), 6, 20), compiled_device
     inputs = inputs_of(problem)

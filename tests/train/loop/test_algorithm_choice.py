@@ -35,7 +35,7 @@ PUBLISHED = (1024, 32, 10)
     (PUBLISHED, {}, ("blocked", "pipeline_mma")),
     (PUBLISHED, {"networks": 132}, ("blocked", "pipeline_mma")),
     (PUBLISHED, {"velocity": True}, ("persistent", "registers")),
-    (PUBLISHED, {"batch": 16}, ("persistent", "sparse")),
+    (PUBLISHED, {"batch": 16}, ("batched", None)),
     ((784, 32, 16, 10), {}, ("persistent", "sparse")),
     ((784, 128, 10), {}, ("blocked", "launches")),
     ((784, 300, 100, 10), {}, ("blocked", "launches")),

@@ -164,7 +164,7 @@ class _InTurnLayout(SharedMemoryLayout):
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]
         splits = max(1, min(form.threads // units, form.block))
-        super().__init__(problem, form.threads, 2, 0)
+        super().__init__(problem, form.threads, 0)
         self.macros.update(
             NARROW=0, UNITS=units, SPLITS=splits, BLOCK=form.block, REACH=form.block, TILE=TILE,
             SLICES=-(-problem.sizes[0] // _SLICE), SUM_AT=self.take(form.block * units),

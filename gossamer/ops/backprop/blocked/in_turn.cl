@@ -8,8 +8,7 @@
  * block. Weight decay multiplies W, and each earlier change, by a factor at each sample. The kernel
  * therefore multiplies the products and the inner products by powers of this factor.
  *
- * upper_layers.h describes further macros. NARROW is 0. BATCH is 2, because consecutive samples use
- * two buffers alternately. */
+ * upper_layers.h describes further macros. NARROW is 0. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define UNITS 32 /* units of the first layer */
@@ -102,11 +101,10 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         int buffer = s % 2;
         SHARED_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
         for (int j = item; j < UNITS; j += THREADS)
-            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], buffer,
-                         buffer);
+            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], buffer);
         STAGE(s + 1)
         FETCH(s + 2)
-        backpropagate_upper_layers(pool, item, buffer, buffer);
+        backpropagate_upper_layers(pool, item, buffer);
         BARRIER();
         /* No barrier is needed after this loop: the work-item that changes a sum of the next sample
          * also reads this sum. */
@@ -119,7 +117,7 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
             if (n < UNITS)
                 deltas[s * UNITS + j] = delta * pool[POWER_AT + count - 1 - s];
         }
-        update_upper_layers(pool, losses + s, item, buffer, 1, rate, 0.0f, decay);
+        update_upper_layers(pool, losses + s, item, buffer, rate, 0.0f, decay);
     }
 
     BARRIER();
