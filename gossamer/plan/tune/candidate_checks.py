@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Device
 from gossamer.device.native.threads import Jobs
 from gossamer.errors import first_line
 from gossamer.measure import Work
@@ -22,8 +22,7 @@ from gossamer.plan.candidate import Measurement
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.discontinuity import Bounds, bounds, continuous_parts, has_discontinuities
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.output_errors import VALUES_OF_ERROR, error_of, handles
-from gossamer.tensor import TensorSpec
+from gossamer.plan.tune.output_errors import VALUES_OF_ERROR, error_of
 
 _CHECKED_IMAGES = 3
 """Minimum number of images that are compared with the reference."""
@@ -222,29 +221,16 @@ class CandidateChecks:
         error = math.inf
         try:
             work(None)
-            if memory.on_device is None:
-                device.synchronize()
-            error = max(self._error(index, buffer, spec, expected, limits)
-                        for index, (buffer, spec) in enumerate(
-                            zip(guarded, variant.outputs, strict=True)))
+            device.synchronize()
+            error = max(error_of(buffer, spec, right, self._images, limit)
+                        for buffer, spec, right, limit in zip(
+                            guarded, variant.outputs, expected, limits or [None] * len(guarded),
+                            strict=True))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have overwritten its inputs, too
                 memory.examples.forget()
         return work, error
-
-    def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
-               limits: Sequence[Bounds] | None) -> float:
-        """Return the error of an output; see error_of()."""
-        on_device = self.memory.on_device
-        if on_device is not None and limits is None and handles(spec):
-            right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),
-                                       "what is expected")
-            error = on_device.error_of(buffer, spec, right, self._images)
-            if error is not None:
-                return error
-        return error_of(buffer, spec, expected[index], self._images,
-                        None if limits is None else limits[index])
 
 
 def reason_of(failure: Exception) -> str:
