@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -26,9 +26,6 @@ _AHEAD = 2
 """Maximum number of candidates per processor that are being built or wait to be measured. It
 exceeds 1 because a build mostly waits for a compiler, which is another process. It is small because
 builds that are started early may turn out to be unnecessary."""
-_MANY = 8
-"""Processes that open the device are started only for at least this number of vendor-library
-candidates."""
 _REFERENCES = 2
 """Maximum number of references that are computed at the same time. A reference consists of many
 short operations that need the GIL. More threads would take longer in total, and delay the thread
@@ -75,16 +72,6 @@ class CandidateBuilds:
                 pool.shutdown(wait=False, cancel_futures=True)
             self._building.clear()
             self._sets.clear()
-
-    def start_compilers(self, rows: Sequence[Row]) -> None:
-        """Start the processes that compile the candidates of these rows.
-
-        Processes that open the device are started only for many vendor-library candidates.
-        """
-        self.compilers.start()
-        if self.device.builds_side_by_side and sum(
-                bool(row.algorithm.vendor) for row in rows) >= _MANY:
-            self.compilers.start(on_device=True)
 
     @property
     def rows(self) -> Collection[Row]:
@@ -142,8 +129,8 @@ class CandidateBuilds:
         work = algorithm.work_ahead(layer.problem, variant, self.device)
         if work is not None:
             with suppress(NoProcessError):
-                self.compilers.ask(
-                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
+                self.compilers.do(
+                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}")
         ahead_s = time.perf_counter() - start
         try:
             state, cost = build(algorithm, weights, layer.problem, variant, self.device)

@@ -390,7 +390,7 @@ class Tuner:
         layers = {times.name for row in rows for times in row.group.layers}
         self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
         for builds, own in self._by_device(rows):
-            builds.start_compilers(own)
+            builds.compilers.start()
             self._measure_on(builds, own, required=required)
 
     def _measure_on(self, builds: CandidateBuilds, rows: Sequence[Row], *, required: bool) -> None:
