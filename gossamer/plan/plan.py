@@ -483,7 +483,7 @@ class Plan(CallablePlan):
         report = replace(
             make_report(planned, self.device, self._timings.get(batch),
                         self._end_to_end.get(batch),
-                        contexts[0].steps.builds if contexts else None),
+                        contexts[0].steps.states if contexts else None),
             call_us=self._call_us.get(batch))
         warnings = [notice for source in (self._choices, self.tuner) if source is not None
                     for notice in source.notices]

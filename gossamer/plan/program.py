@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -26,11 +25,9 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.ops.lru_cache import digest
 from gossamer.ops.weights import Pack, Weights, WeightsStore
-from gossamer.plan.candidate import BuildCost, Candidate
+from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
 
-Prepared = tuple[State, BuildCost]
-"""The state of a variant, and the cost of preparing it."""
 _DIGITS = 16
 """Number of hexadecimal digits in a digest of constants."""
 _SWITCH_SECONDS = 2e-4
@@ -276,16 +273,12 @@ def responsive() -> Iterator[None]:
 # outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device) -> Prepared:
-    """Return the state that algorithm.prepare() makes, and the cost of making it."""
+          device: Device) -> State:
+    """Return the state that algorithm.prepare() makes, which keeps its packed weights alive."""
     watched = _RecordingWeights(weights)
-    start = time.perf_counter()
     state = algorithm.prepare(watched, problem, variant, device)
     state.packed = tuple(watched.forms.values())
-    return state, BuildCost(time.perf_counter() - start,
-                            any(launch.kernel.from_cache for launch in state.launches),
-                            _device_bytes(state) if device.compiles else None,
-                            {key: buffer.nbytes for key, buffer in watched.forms.items()})
+    return state
 
 
 def concurrently(device: Device,
@@ -310,14 +303,6 @@ def concurrently(device: Device,
         # after an interrupt, pending builds are not needed
         pool.shutdown(wait=False, cancel_futures=True)
     return [future.result for future in futures]
-
-
-def _device_bytes(state: State) -> int:
-    """Return the size in bytes of a state's weights, buffers and kernel code."""
-    buffers = [*state.packed, *(argument for launch in state.launches
-                                for argument in launch.arguments if isinstance(argument, Buffer))]
-    code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}
-    return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
 
 
 class _RecordingWeights(Weights):

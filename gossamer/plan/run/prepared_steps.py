@@ -27,9 +27,8 @@ from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.part.host import problem_times
-from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
-from gossamer.plan.program import Prepared, Program, Step, build, concurrently
+from gossamer.plan.program import Program, Step, build, concurrently
 
 _VECTOR_BYTES = 16
 """Alignment in bytes that kernels require of their inputs, because they load four floats at once.
@@ -202,8 +201,6 @@ class PreparedSteps:
     """A program's steps, prepared for one set of buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step: zero for a step in place, and None for a step with
-    empty outputs.
     states: the prepared state of each step.
     """
 
@@ -212,7 +209,6 @@ class PreparedSteps:
         self._device = device
         self._buffers = buffers
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
-        self.builds: list[BuildCost | None] = []
         self.states: list[State] = []
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
@@ -336,15 +332,15 @@ class PreparedSteps:
             return self._device.capture_copying(self.queue, [
                 (self._buffers.of(value), program.specs[value].nbytes) for value in outputs])
 
-    def _built(self) -> Sequence[Callable[[], Prepared]]:
+    def _built(self) -> Sequence[Callable[[], State]]:
         """Return for each step the function that prepares it.
 
-        The function returns the step's prepared state and the cost of preparing it, or raises the
-        error of the preparation. On a device that builds several steps at once, all steps are
-        prepared before this method returns.
+        The function returns the step's prepared state, or raises the error of the preparation. On a
+        device that builds several steps at once, all steps are prepared before this method
+        returns.
         """
         steps = self._program.steps
-        made: list[Callable[[], Prepared]] = [
+        made: list[Callable[[], State]] = [
             partial(build, step.algorithm, weights, step.problem,
                     step.placed_variant or step.variant, step.device)
             for step, weights in zip(steps, self.weights, strict=True)]
@@ -355,17 +351,15 @@ class PreparedSteps:
             made[index] = ready
         return made
 
-    def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
+    def _work(self, step: Step, built: Callable[[], State]) -> Work:
         """Return the function that enqueues a step on a stream.
 
-        The step's state and cost are appended to `states` and `builds`.
+        The step's state is appended to `states`.
         """
         if _is_idle(step):
-            self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
             self.states.append(State(step.problem, step.variant, step.device))
             return lambda stream: None
-        state, cost = built()
-        self.builds.append(cost)
+        state = built()
         self.states.append(state)
         # work() must not refer to self: that would be a reference cycle, and the memory would be
         # freed only by the garbage collector

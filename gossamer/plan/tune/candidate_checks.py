@@ -93,8 +93,8 @@ class CandidateChecks:
             if algorithm.supports(part, self.device) is None:
                 # a vendor's library may support the candidate's epilogue but not this problem's
                 with suppress(Exception) if algorithm.vendor else nullcontext():
-                    state, _ = build(algorithm, self.weights, part, variant, self.device)
-                    built.append((expected, state))
+                    built.append((expected, build(algorithm, self.weights, part, variant,
+                                                  self.device)))
         return built
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
@@ -187,12 +187,13 @@ class CandidateChecks:
         the reference, too.
         """
         rounding = self._rounding_of(variant)
-        limits = self._bounds_of(rounding) if self._is_discontinuous else None
+        nowhere: list[Bounds | None] = [None] * len(self._expected)
+        limits = [*self._bounds_of(rounding)] if self._is_discontinuous else nowhere
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if not error <= LARGEST_ERROR[rounding]:
             raise WrongNumbersError(error)
         for expected, other in check:
-            _, off = self._compared_work(algorithm, variant, other, expected, None)
+            _, off = self._compared_work(algorithm, variant, other, expected, nowhere)
             error = max(error, off)
         if not error <= max(LARGEST_ERROR[rounding], LARGEST_ERROR[variant.precision]):
             raise WrongNumbersError(error)
@@ -200,7 +201,7 @@ class CandidateChecks:
 
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
-                       limits: Sequence[Bounds] | None) -> tuple[Work, float]:
+                       limits: Sequence[Bounds | None]) -> tuple[Work, float]:
         """Run a prepared problem once; return its work and its error."""
         device, memory = self.device, self.memory
         sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
@@ -224,8 +225,7 @@ class CandidateChecks:
             device.synchronize()
             error = max(error_of(buffer, spec, right, self._images, limit)
                         for buffer, spec, right, limit in zip(
-                            guarded, variant.outputs, expected, limits or [None] * len(guarded),
-                            strict=True))
+                            guarded, variant.outputs, expected, limits, strict=True))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have overwritten its inputs, too

@@ -215,7 +215,7 @@ class Tuner:
                 for index, (layer, candidate, device) in unknown.items()}
             for index, (layer, candidate, device) in unknown.items():
                 try:
-                    state, _, check = building.pop(index).result()
+                    state, check = building.pop(index).result()
                     self._builds_on(device).set_of(layer).checked(
                         candidate.algorithm, candidate.variant, state, check)
                 except DeviceLostError:

@@ -26,8 +26,7 @@ from tests.plan.store.tuning_cache.measurements import (
 
 
 def test_what_was_put_comes_back(tmp_path):
-    put = [measured("tile=8", median_us=123.456789, error=1.23456e-7,
-                    build_s=3.21098765, build_cached=True, device_bytes=4096),
+    put = [measured("tile=8", median_us=123.456789, error=1.23456e-7),
            measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
            Measurement("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
                        failure="did not compile: no such thing\nas \"this\"")]
@@ -38,7 +37,6 @@ def test_what_was_put_comes_back(tmp_path):
     assert second.get(problem()) == first.get(problem()) == [put[2], put[1], put[0]]
     assert second.get(problem(2)) is None
     assert first.notices == second.notices == []
-    assert put[0].build_s == 3.211
     assert put[0].median_us == 123.5 and put[0].error == 1.235e-7
 
 
@@ -57,7 +55,7 @@ def test_an_exported_file_can_be_read_by_people(tmp_path):
         "precision": "fp32", "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0,
         "error": None,
         "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
-        "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
+        "weights": ""}
     again = cache(tmp_path / "again")
     again.put({problem(): put[::-1]})
     assert text(database.read(again.path)) == text(content)
