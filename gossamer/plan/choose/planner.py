@@ -248,7 +248,7 @@ class FirstChoices:
         able, layer_device, reasons = self._able(layer)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
         algorithm, variants = next(self._as_they_are(builder, layer, able, layer_device, packed), (
-            able[0], list(self._space.buildable(able[0], layer.problem, layer_device))))
+            able[0], self._space.within_effort(able[0], layer.problem, layer_device)))
         reasons |= {other.name: f"comes after {algorithm.name}" for other in able
                     if layer_device is self._device and other is not algorithm}
 
@@ -281,14 +281,14 @@ class FirstChoices:
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, able: Iterable[Algorithm],
                      device: Device, packed: Collection[str]
-                     ) -> Iterator[tuple[Algorithm, list[Variant]]]:
+                     ) -> Iterator[tuple[Algorithm, Sequence[Variant]]]:
         """Yield the algorithms that read the packed inputs without conversion.
 
         Each algorithm comes with its variants that read these inputs unconverted.
         """
         for algorithm in able:
             found = [variant for variant
-                     in self._space.buildable(algorithm, layer.problem, device)
+                     in self._space.within_effort(algorithm, layer.problem, device)
                      if all(builder.specs[name].same_memory(spec) for name, spec
                             in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
             if found:

@@ -226,5 +226,5 @@ def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     space = Space.unmeasured()
     able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)
     algorithm = min(able, key=lambda algorithm: algorithm.name != preferred)
-    variant = next(space.buildable(algorithm, layer.problem, layer_device))
+    variant = space.within_effort(algorithm, layer.problem, layer_device)[0]
     return LayerChoice(algorithm, variant, layer_device, reasons)

@@ -106,7 +106,7 @@ class Tuner:
             self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.cache = TuningCache(device) if cache is None else cache
-        self.space = Space(effort, self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
+        self.space = Space(self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
                            keeps_precisions=keeps_precisions, threads=threads)
         """The candidates of layers."""
         self._budget_s = budget_s
@@ -298,7 +298,7 @@ class Tuner:
             configs = count[row.group, row.algorithm, precision]
             most = self.limits.configs_of(row.algorithm)
             if self.limits.everything or (
-                    row.group.similar is None and not row.variant.build_seconds
+                    row.group.similar is None and not row.variant.builds_long
                     and row.variant.config not in configs
                     and (most is None or len(configs) < most)):
                 configs.add(row.variant.config)
