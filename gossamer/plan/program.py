@@ -102,8 +102,6 @@ class MeasuredLayer:
     device: the device on which they may compute it.
     candidates: all measured candidates.
     reasons: for each algorithm without a candidate, the reason why it has none.
-    within: for a part, the microseconds that ONNX Runtime takes for each layer within a run of the
-    whole part, by the layer's name; empty if not measured.
     """
 
     layer: Layer
@@ -111,7 +109,6 @@ class MeasuredLayer:
     device: Device
     candidates: list[Candidate] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    within: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def least_cost(self) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -49,7 +50,7 @@ class Report:
     - For a profiled step: share, and median_us, p25_us and p75_us of the profile instead of the
     tuner's. speedup is then None, and so is best_dense_us unless the row is a layer of a part.
     - For a layer of a part: best_dense_us and the candidates that compute the layer by itself.
-    best_dense_us also takes into account a library's time for the layer within a part, if known.
+    best_dense_us also takes into account the library's time for the layer, if it was profiled.
 
     notes: sentences for the user.
     warnings: those notes that are about unexpected conditions, such as layers on the host, times
@@ -236,8 +237,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
     states: the prepared state of each step, if the steps were prepared.
     """
     program, accuracy = planned.program, planned.accuracy
-    library = _library_times(program, timings)
-    rows = _rows(program, planned.why, library)
+    rows = _rows(program, planned.why, timings)
     if planned.is_stored:
         for row in rows:
             if row["zeros_reason"] == zeros.NOT_MEASURED:
@@ -285,29 +285,15 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
-    """Return the microseconds that ONNX Runtime takes for layers within parts, where known.
-
-    A time of 0 in `within` is ignored if another time is known: ONNX Runtime may have added the
-    layer's time to that of another layer.
-    """
-    times: dict[str, float] = {}
-    for node in program.measured:
-        for name, us in node.within.items():
-            times[name] = min(us or math.inf, times.get(name, math.inf))
-    times.update({step.layer.name: timing.median_us for step, timing
-                  in zip(program.shown, timings or (), strict=False) if step.part})
-    return times
-
-
-def _rows(program: Program, why: str, library: Mapping[str, float]) -> list[dict[str, Any]]:
+def _rows(program: Program, why: str, timings: Sequence[Timing] | None) -> list[dict[str, Any]]:
     rows = []
     known = {node.layer.name: node.candidates for node in program.measured}
-    for shown in program.shown:
-        library_us = sum(library.get(name, math.inf) for name in shown.layer.computes)
+    for shown, timing in zip(program.shown, timings or itertools.repeat(None), strict=False):
+        library_us = math.inf
         if shown.part:
             # the candidates that compute the layer alone
             shown = replace(shown, candidates=known.get(shown.layer.name, ()))
+            library_us = math.inf if timing is None else timing.median_us
         rows.append(_row(shown, why, library_us))
     return rows
 
@@ -348,7 +334,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     The times are those that the tuner measured. For a layer that a part computes, the candidates
     are those that compute the layer by itself.
 
-    library_us: microseconds that ONNX Runtime takes for the step's layers within a part.
+    library_us: microseconds that ONNX Runtime takes for a layer of a part, if it was profiled.
     """
     taken = _taken(step)
 
@@ -374,11 +360,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
         return {**columns, "rejected": {**step.rejected, **{
             candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
     comparable = math.isfinite(dense) and taken.cost > 0 and not step.in_place
-    reason = ""
-    if comparable and dense < taken.cost:
-        reason = (why_other(best_dense) if best_dense and alone == dense else
-                  f"{duration_text(dense)} within a library's call for several layers against "
-                  f"{duration_text(taken.cost)} alone")
+    reason = why_other(best_dense) if comparable and best_dense and dense < taken.cost else ""
     times = {name: 0.0 if step.in_place and name != "error" else getattr(taken.measured, name)
              for name in _TIMES}
     return {**columns, **times,
