@@ -6,6 +6,7 @@ The candidates are those that were measured for the network's layers and fusions
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -281,42 +282,24 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
-    fusions = [node for node in known.values() if node.layer.covers]
-    fusion_of = {name: node.layer for node in fusions if node.layer.name in taken
-                 for name in node.layer.covers}
-    reasons: dict[str, dict[str, str]] = {}
-    for fusion in fusions:
-        name, covers = fusion.layer.name, fusion.layer.covers
-        if name in taken:
-            unfused = sum(known[layer].least_cost for layer in covers if layer in known)
-            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_unfused(
-                unfused, taken[name], forced, why)
-            continue
-        first = next(layer for layer in covers if layer in known)
-        step = fusion_of[first].name if first in fusion_of else first
-        row = reasons.setdefault(step, {})
-        for algorithm, reason in fusion.reasons.items():
-            row.setdefault(algorithm, reason)
-        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
-        for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
-            row[candidate.algorithm.name] = candidate.measured.failure or (
-                f"{name}: {_why_not_fused(fusion.layer, candidate, taken, fusion_of, why)}")
-        row.pop(taken[step].algorithm.name, None)
+    step_of = {layer: step for step in taken for layer in known[step].layer.computes}
+    reasons: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name, fusion in known.items():
+        covers = [layer for layer in fusion.layer.covers if layer in known]
+        if name in taken and covers:
+            reasons[name][LAYER_BY_LAYER] = (
+                f"{forced} is forced" if taken[name].algorithm.name == forced else
+                compared(sum(known[layer].least_cost for layer in covers), taken[name].cost, why))
+        elif covers:
+            row, steps = reasons[step_of[covers[0]]], {step_of[layer]: None for layer in covers}
+            fused = next((step for step in steps if known[step].layer.covers), None)
+            alone_us = sum(taken[step].cost for step in steps)
+            for algorithm, reason in fusion.reasons.items():
+                row.setdefault(algorithm, reason)
+            # the fastest candidate of an algorithm comes last: its reason replaces the others
+            for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
+                row[candidate.algorithm.name] = candidate.measured.failure or f"{name}: " + (
+                    compared(candidate.cost, alone_us, why) if fused is None
+                    else f"its layers are computed in {fused}")
+            row.pop(taken[step_of[covers[0]]].algorithm.name, None)
     return reasons
-
-
-def _why_not_unfused(unfused: float, taken: Candidate, forced: str | None, why: str) -> str:
-    if taken.algorithm.name == forced:
-        return f"{forced} is forced"
-    if math.isinf(unfused):
-        return "some layer has no working candidate"
-    return compared(unfused, taken.cost, why)
-
-
-def _why_not_fused(fusion: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
-                   fusion_of: Mapping[str, Layer], why: str) -> str:
-    for name in fusion.covers:
-        if name in fusion_of:
-            return f"{name} is computed in {fusion_of[name].name}"
-    return compared(candidate.cost, sum(taken[name].cost for name in fusion.covers
-                                        if name in taken), why)
