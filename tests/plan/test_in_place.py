@@ -129,16 +129,6 @@ def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, t
     assert_as_runtime(saved, proto, x)
 
 
-def test_debug_lines_say_what_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                          capsys: pytest.CaptureFixture[str]) -> None:
-    plan = compiled(network(), find("host"), tmp_path)
-    monkeypatch.setenv("GOSSAMER_DEBUG", "3")
-    plan(weights(1, 8, 8, 8))
-    lines = capsys.readouterr().err.splitlines()
-    told = {line.split(":")[0] for line in lines if ": 0.0 us" in line and "[in place]" in line}
-    assert told == in_place(plan.program(1)) != set()
-
-
 def test_a_slice_in_place_does_not_run_on_the_host(compiled_device: Device,
                                                    tmp_path: Path) -> None:
     """Kernels copy tensors of at most 6 dimensions."""

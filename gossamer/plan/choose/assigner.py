@@ -289,7 +289,9 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
         if name in taken and covers:
             reasons[name][LAYER_BY_LAYER] = (
                 f"{forced} is forced" if taken[name].algorithm.name == forced else
-                compared(sum(known[layer].least_cost for layer in covers), taken[name].cost, why))
+                "some layer has no working candidate" if math.isinf(
+                    unfused_us := sum(known[layer].least_cost for layer in covers)) else
+                compared(unfused_us, taken[name].cost, why))
         elif covers:
             row, steps = reasons[step_of[covers[0]]], {step_of[layer]: None for layer in covers}
             fused = next((step for step in steps if known[step].layer.covers), None)

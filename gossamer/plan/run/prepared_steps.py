@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.device.host import host_array, part_of
 from gossamer.device.jobs import Job
 from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.fused.problem import PartProblem
@@ -221,12 +219,6 @@ class PreparedSteps:
         """Enqueue all steps on a stream."""
         for work in self._joined:
             work(stream)
-
-    def show(self, stream: Any) -> None:
-        """Execute the steps one by one, and print each."""
-        for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
-            elapsed = 0.0 if step.in_place else self._device.time(work, stream)
-            debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
         """Return the times of all steps in a report.
@@ -466,21 +458,3 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 
     return work
-
-
-def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """Return the text about a step that just ran, for debug levels from 2.
-    """
-    problem = step.problem
-    # elapsed_us is 0 if the step launched nothing
-    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
-    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
-            f"{step.device.name}: {duration_text(elapsed_us)}, "
-            f"{problem.flops * per_ns:.1f} GFLOP/s, {problem.least_bytes * per_ns:.1f} GB/s")
-    if level >= 3:
-        text += f" [{step.config_text}]"
-        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
-    if level >= 4:
-        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
-                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
-    return text
