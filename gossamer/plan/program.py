@@ -177,21 +177,6 @@ class Step:
         return taken
 
 
-@dataclass(frozen=True)
-class Location:
-    """A value's location within another value's memory.
-
-    If the value is a slice of the channels of another value in NHWC, its location is the whole
-    buffer of the other value. The format of the slice says which channels belong to it.
-
-    whole: name of the other value.
-    offset: offset in bytes of the value's buffer within the other value's memory.
-    """
-
-    whole: str
-    offset: int
-
-
 @dataclass
 class Program:
     """The steps of one batch size, in order.
@@ -201,7 +186,8 @@ class Program:
     constants: the arrays of constant values, by name.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
-    locations: for each value within the memory of another value, its location in that memory.
+    locations: for each value that is stored in channels of another value, the name of the other
+    value. Its format says which channels belong to it.
     cost_us: the cost of the plan assignment: the sum of the steps' times in microseconds. A step
     that is likely to copy nothing counts with a small share of its time. None if nothing was
     measured.
@@ -216,7 +202,7 @@ class Program:
     inputs: dict[str, str]
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
-    locations: dict[str, Location] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
 
@@ -241,13 +227,12 @@ class Program:
             value = self.aliases[value]
         return value
 
-    def location(self, value: str) -> Location:
-        """Return the owner and the offset of a value's memory."""
-        root, offset = self.root(value), 0
+    def owner(self, value: str) -> str:
+        """Return the value whose memory contains a value."""
+        root = self.root(value)
         while root in self.locations:
-            offset += self.locations[root].offset
-            root = self.locations[root].whole
-        return Location(root, offset)
+            root = self.locations[root]
+        return root
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class Table:
         The cost is the measured or estimated time, or a small share of this time if the layer is
         likely to copy nothing.
         """
-        is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
+        is_free = is_likely_in_place(node.layer.problem, candidate.variant)
         return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:

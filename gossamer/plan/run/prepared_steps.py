@@ -96,9 +96,7 @@ class ProgramBuffers:
         self._activations = {value: arena.view(offset, lifetimes[value].nbytes)
                              for value, offset in offsets.items()}
         for value in program.locations:
-            location = program.location(value)
-            self._activations[value] = self._activations[location.whole].view(
-                location.offset, program.specs[value].nbytes)
+            self._activations[value] = self._activations[program.owner(value)]
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
 
@@ -140,7 +138,7 @@ def _chains(program: Program, device: Device) -> list[range]:
     Empty unless the device is the host and the batch size is 2 or more. A range has at least two
     consecutive steps.
     """
-    parts = {*program.locations, *(each.whole for each in program.locations.values())}
+    parts = {*program.locations, *program.locations.values()}
 
     def is_by_image(index: int) -> bool:
         step = program.steps[index]
@@ -170,7 +168,7 @@ def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]
     memory for one image. Other values that the steps of a chain read or write are alive during the
     whole chain.
     """
-    owners = {value: program.location(value).whole for value in (
+    owners = {value: program.owner(value) for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
     first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
@@ -282,7 +280,7 @@ class PreparedSteps:
         # slices of a larger value and values with slices, because they share memory.
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.locations,
-            *(each.whole for each in program.locations.values()))}
+            *program.locations.values())}
         for value, buffer in outputs:
             root = program.root(value)
             if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
@@ -316,7 +314,7 @@ class PreparedSteps:
         if not self.can_be_captured or any(
                 buffer.address % _VECTOR_BYTES for buffer in inputs.values()) or not all(
                 0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
-                and program.location(value).whole not in given for value in outputs):
+                and program.owner(value) not in given for value in outputs):
             return None
         # the memory needs no owner here: the caller owns it, and passes it with every call
         with self._buffers.replaced({value: self._device.wrap(buffer.address, buffer.nbytes, None)
