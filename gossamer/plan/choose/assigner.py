@@ -66,7 +66,7 @@ class Assigner:
             lambda node, candidate: candidate.algorithm.name == self._only)
         """The restriction to the policy's `only` wherever it can be used."""
         table.tuner.measure_all(table.listed(), self._promising)
-        table.finish()
+        table.refresh()
 
     @property
     def measured(self) -> list[MeasuredLayer]:

@@ -113,28 +113,6 @@ class Table:
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
 
-    def finish(self) -> None:
-        """Set the candidates after all are measured.
-
-        The policy may ask for certain algorithms. If none of their candidates works for a layer,
-        candidates of other algorithms are measured.
-        """
-        policy = self.policy
-        self.refresh()
-        for node in self.of_layers:
-            if (policy.only is None and policy.sparse_threshold is None) or (
-                    node.layer.is_reshape or math.isfinite(node.least_cost)):
-                continue
-            failures = {candidate.algorithm.name: candidate.measured.failure or ""
-                        for candidate in node.candidates}
-            able, layer_device, reasons = eligibility(node.layer, self.device,
-                                                      self.tuner.space.refusal_reason)
-            if able := [each for each in able if each.name not in failures]:
-                node.algorithms, node.device = able, layer_device
-                node.reasons = {**reasons, **failures}
-                self.tuner.measure_all([node])
-                node.candidates = self._precise(node.layer, node.candidates)
-
     def _parts(self) -> list[Layer]:
         """Return the parts that a library may compute.
 

@@ -29,10 +29,6 @@ UNTIMED = 0.95
 """Factor on the estimate of a row without a time, so that a row whose estimate equals the best
 measured time is measured."""
 
-_LEAST_SHARE_OF_CONFIGS = 0.5
-"""Lower bound of a row's time, as a share of the estimate from the model and from other configs of
-its algorithm: a library's last config may take half the time of its first config."""
-
 _Kind = tuple[tuple[Format, ...], str]
 """Formats and precision of a candidate."""
 
@@ -149,9 +145,7 @@ class Group:
         alone if there are none.
         """
         ratio = self.ratio(row.algorithm)
-        if ratio is None:
-            return LEAST_SHARE * row.model_us
-        return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
+        return LEAST_SHARE * row.model_us * (1.0 if ratio in (None, math.inf) else ratio)
 
     def expected_us(self, row: Row) -> float:
         """Return the estimated time of a row that has none.

@@ -398,7 +398,7 @@ class Tuner:
         while True:
             if self.is_over and not required:
                 for row in builds.give_up():
-                    self._leave_out(row, ENDED, may_differ=True)
+                    self._leave_out(row, ENDED)
             while builds.has_room and (following := next(waiting, None)) is not None:
                 if required or not self._is_useless(following):
                     builds.begin_row(following)
@@ -422,7 +422,7 @@ class Tuner:
         high.
         """
         if self.is_over:
-            self._leave_out(row, ENDED, may_differ=True)
+            self._leave_out(row, ENDED)
             return True
         least_us, limit_us = row.group.least_us(row), row.group.limit_us(row)
         if self.limits.everything or least_us < limit_us:
@@ -431,26 +431,19 @@ class Tuner:
                              f"{duration_text(limit_us)}")
         return True
 
-    def _leave_out(self, row: Row, reason: str, *, may_differ: bool = False) -> None:
+    def _leave_out(self, row: Row, reason: str) -> None:
         row.measured = Measurement.of(row.algorithm, row.variant, not_tried=True,
                                       failure=f"{NOT_TRIED}: {reason}", search=self._key)
-        row.may_differ = may_differ
+        row.may_differ = reason == ENDED
         self._done += 1
 
     def _leave_out_rest(self) -> None:
         """Leave out the rows that no round has measured."""
         for row in [row for row in self._own if row.measured is None]:
-            expected_us = row.group.expected_us(row)
-            if self.is_over:
-                self._leave_out(row, ENDED, may_differ=True)
-            elif expected_us == math.inf:
-                similar = row.group.similar
-                self._leave_out(
-                    row, "no config of the first round works" if similar is None else
-                    f"too slow for {similar.layer.name}, which differs only in its weights")
-            else:
-                us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
-                self._leave_out(row, f"not reached in any round; estimate {us}, limit {limit}")
+            us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            estimate = "" if us == math.inf else (
+                f"; estimate {duration_text(us)}, limit {duration_text(limit_us)}")
+            self._leave_out(row, ENDED if self.is_over else f"not reached in any round{estimate}")
 
     def _store(self) -> None:
         """Store the measurements, and which candidates were left out."""
