@@ -3,14 +3,10 @@
 The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower ones.
 
 1: Errors come with their traceback.
-2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers are launched one after
-   another, without a captured graph.
-3: Each layer is also listed with its config and the reasons why other algorithms were rejected.
-4: Each layer is also listed with the registers and spilled bytes of its kernels, if the compiler
-   reports them.
+2: Each epoch of training is listed with its time.
 
-The lines of levels 2 to 4 are logged at level DEBUG. If a program sets the logger's level to DEBUG,
-its handlers receive these lines, and the debug level is at least 2, even without GOSSAMER_DEBUG.
+The lines of level 2 are logged at level DEBUG. If a program sets the logger's level to DEBUG, its
+handlers receive these lines, and the debug level is 2, even without GOSSAMER_DEBUG.
 """
 
 from __future__ import annotations
@@ -19,16 +15,16 @@ import logging
 import os
 import sys
 
-LEVELS = (0, 1, 2, 3, 4)
+LEVELS = (0, 1, 2)
 
 logger = logging.getLogger("gossamer")
 logger.addHandler(logging.NullHandler())
 
 
 def level() -> int:
-    """Return the debug level, from 0 to 4.
+    """Return the debug level, from 0 to 2.
 
-    A value of GOSSAMER_DEBUG that is not a number means 1. The level is at least 2 if the logger
+    A value of GOSSAMER_DEBUG that is not a number means 1. The level is 2 if the logger
     accepts DEBUG messages.
     """
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()

@@ -24,8 +24,8 @@ def test_a_program_gets_the_lines_by_its_own_handlers(
 
 def test_the_environment_prints_them(monkeypatch: pytest.MonkeyPatch,
                                      capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("GOSSAMER_DEBUG", "3")
+    monkeypatch.setenv("GOSSAMER_DEBUG", "2")
     debug.show("a line")
-    assert debug.level() == 3 and capsys.readouterr().err == "a line\n"
+    assert debug.level() == 2 and capsys.readouterr().err == "a line\n"
     monkeypatch.setenv("GOSSAMER_DEBUG", "yes")
     assert debug.level() == 1

@@ -279,8 +279,7 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
     print(f"\nbatch {report.batch}")
     headings, rows = layer_table(report.rows)
     terminal.print_table(
-        {key: heading for key, heading in headings.items()
-         if key not in ("share", "build", "memory")}, rows,
+        {key: heading for key, heading in headings.items() if key != "share"}, rows,
         spare=("config", "error", "spread", "problem", "break_even", "density"), below="why")
     if report.plans:
         print()
@@ -308,9 +307,7 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
     headings, rows = candidate_table(row)
     rows += [{"algorithm": name, "reason": reason} for name, reason in rejected(row).items()]
     terminal.print_table(
-        {key: heading for key, heading in headings.items() if key != "memory"}, rows,
-        spare=("precision", "layouts", "build", "error", "spread", "config"),
-        below="reason")
+        headings, rows, spare=("precision", "layouts", "error", "spread", "config"), below="reason")
 
 
 def _forced(options: Sequence[str]) -> dict[str, str]:

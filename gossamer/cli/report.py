@@ -62,7 +62,6 @@ def report_dict(report: Any) -> dict[str, Any]:
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
             "end_to_end_cached": report.end_to_end_cached, "call_us": report.call_us,
             "shares": dict(report.shares),
-            "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "memory": None if report.memory is None else asdict(report.memory),
             "notes": list(report.notes),

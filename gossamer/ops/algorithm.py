@@ -185,9 +185,9 @@ class Variant(HashedOnce):
         except those that are float32 in the variant's `inputs` and `outputs`.
     workspace : int
         Bytes of scratch memory that a launch needs.
-    build_seconds : float
-        Expected build time on one CPU core, in seconds; 0 if it is negligible. The tuner skips
-        variants whose build takes too long.
+    builds_long : bool
+        Whether the build takes a considerable part of a second or longer. Such variants are
+        measured only if a plan would take them.
     """
 
     config: tuple[tuple[str, int | str], ...]
@@ -195,7 +195,7 @@ class Variant(HashedOnce):
     outputs: tuple[TensorSpec, ...]
     precision: str = "fp32"
     workspace: int = 0
-    build_seconds: float = 0.0
+    builds_long: bool = False
 
     def __getitem__(self, key: str) -> Any:
         """Return one setting of the config.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,32 +13,12 @@ from gossamer.measure import SLACK, Timing
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.tensor import Format, TensorSpec, memory_format
 
-TIMES = ("median_us", "p25_us", "p75_us", "build_s")
+TIMES = ("median_us", "p25_us", "p75_us")
 """Names of the fields of a Measurement that are times."""
 _DIGITS = 4
 """Number of significant digits of a stored number."""
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
-
-
-@dataclass(frozen=True)
-class BuildCost:
-    """The cost of preparing a variant: packing weights and compiling kernels.
-
-    seconds: elapsed time of the preparation in this process, plus the elapsed time in the worker
-    process that built the variant in advance. The time includes waiting for variants that are built
-    at the same time. Packed weights and kernels that already exist take no time.
-    from_cache: whether a kernel was read from the disk cache instead of compiled.
-    nbytes: bytes of packed weights and, if known, of the code of kernels; None on the host. Memory
-    that a vendor's library allocates for itself is not known.
-    forms: bytes of each packed form of the layer's constants, by the form's name. A packed form is
-    an array with the constants in the layout that one kernel reads.
-    """
-
-    seconds: float
-    from_cache: bool
-    nbytes: int | None
-    forms: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
@@ -71,8 +51,6 @@ class Measurement:
     wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may
     be correct.
     weights: digest of the constants with which the candidate was checked.
-    build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
-    fields seconds, from_cache and nbytes; None if unknown.
     """
 
     algorithm: str
@@ -90,9 +68,6 @@ class Measurement:
     wrong_numbers: bool = False
     samples: int = 0
     weights: str = ""
-    build_s: float | None = None
-    build_cached: bool = False
-    device_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.median_us is None and self.failure is None:
@@ -106,20 +81,16 @@ class Measurement:
 
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
-           build: BuildCost | None = None, **others: Any) -> Measurement:
+           **others: Any) -> Measurement:
         """Return the measurement of a variant.
 
         timing: the variant's time; None if there is a failure.
-        build: the cost of preparing the variant; None if unknown.
         others: further fields of the Measurement by name, such as `failure`.
         """
         times = {} if timing is None else {
             "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
             "samples": timing.repeats}
-        built = {} if build is None else {
-            "build_s": build.seconds, "build_cached": build.from_cache,
-            "device_bytes": build.nbytes}
-        return Measurement(*candidate_key(algorithm, variant), **{**times, **built, **others})
+        return Measurement(*candidate_key(algorithm, variant), **{**times, **others})
 
     @property
     def candidate_key(self) -> CandidateKey:

@@ -1,15 +1,14 @@
 """Concatenations and slices that copy nothing.
 
-The inputs of a concatenation are written directly to the memory of its output, and the output of a
-slice is read directly from the memory of its input. In NHWC, some channels of a larger tensor (a
-part) can be stored in the memory of the larger tensor: the step that computes the part writes only
-these channels of each pixel, and the steps that use the part read only these channels.
+In NHWC, some channels of a larger tensor (a part) can be stored in the memory of the larger tensor:
+the step that computes the part writes only these channels of each pixel, and the steps that use the
+part read only these channels. So the inputs of a concatenation of channels are written directly to
+the memory of its output, and a slice of channels is read directly from the memory of its input.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem, split
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.plan.program import Location, Program, Step
+from gossamer.plan.program import Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
@@ -57,43 +56,6 @@ def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
     return (outputs[0], inputs) if isinstance(problem, ConcatProblem) else (inputs[0], outputs)
 
 
-def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Return the offset of each part in bytes.
-
-    The parts are a concatenation's inputs in its output, or a copy's output in its input. Returns
-    None if the memory layout of a part alone differs from its layout within the whole, or if a part
-    does not begin at a multiple of the alignment.
-    """
-    slices = _slices(problem)
-    if not slices:
-        return None
-    whole, parts = _whole_and_parts(problem, variant.inputs, variant.outputs)
-    found = [_offset(whole, part, copy) for part, copy in zip(parts, slices, strict=True)]
-    offsets = [offset for offset in found if offset is not None and offset % alignment == 0]
-    return offsets if len(offsets) == len(found) else None
-
-
-def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | None:
-    """Return the offset of a part in a tensor in bytes.
-
-    Returns None if the memory layout of the part alone differs from its layout within the tensor.
-
-    copy: the copy that extracts the part from the tensor.
-    """
-    if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
-        return None
-    for size, stride, dim, step in zip(part.shape, part.strides, copy.dims, copy.steps,
-                                       strict=True):
-        if size > 1 and (dim is None or stride != step * whole.strides[dim]):
-            return None
-    return sum(map(operator.mul, copy.starts, whole.strides)) * whole.stored_dtype.itemsize
-
-
-def _is_dense(spec: TensorSpec) -> bool:
-    """Return whether memory contains only the tensor's elements."""
-    return not spec.format.is_packed and spec.nbytes == spec.size * spec.stored_dtype.itemsize
-
-
 def keep_in_place(program: Program, device: Device) -> Program:
     """Mark steps that need not copy; return the program.
 
@@ -101,40 +63,16 @@ def keep_in_place(program: Program, device: Device) -> Program:
     step is marked if its formats allow this. If a value becomes a part of another value, the steps
     that write or read the first value are changed accordingly.
     """
-    steps = [step for step in program.steps if not step.layer.inserted
-             and (is_conversion(step.problem) or _slices(step.problem))]
+    steps = [step for step in program.steps if not step.layer.inserted]
     for step in steps:
-        if is_conversion(step.problem):
-            step.in_place = _is_unchanged(step.variant)
-            if step.in_place:
-                program.aliases[step.outputs[0]] = step.inputs[0]
-            continue
-        offsets = part_offsets(step.problem, step.variant, device.alignment)
-        if offsets is None or not _may_be_shared(program, step):
-            continue
-        whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
-        program.locations.update((program.root(part), Location(program.root(whole), offset))
-                                 for part, offset in zip(parts, offsets, strict=True))
-        step.in_place = True
+        if is_conversion(step.problem) and _is_unchanged(step.variant):
+            step.in_place = True
+            program.aliases[step.outputs[0]] = step.inputs[0]
     channel_parts = ChannelParts(program, device)
     for step in steps:
-        step.in_place = step.in_place or (
-            _may_be_shared(program, step) and channel_parts.add(step))
+        step.in_place = step.in_place or channel_parts.add(step)
     channel_parts.finish()
     return program
-
-
-def _may_be_shared(program: Program, step: Step) -> bool:
-    """Return whether parts may share the whole's memory.
-
-    All values must be computed by steps, because the memory of the program's inputs may belong to
-    the callers. A value can be a part of only one other value, and only once.
-    """
-    whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
-    roots = [program.root(value) for value in (whole, *parts)]
-    computed = {value for each in program.steps for value in each.outputs}
-    return (computed.issuperset(roots) and len(set(roots)) == len(roots)
-            and program.locations.keys().isdisjoint(roots[1:]))
 
 
 def _is_unchanged(variant: Variant) -> bool:
@@ -142,7 +80,7 @@ def _is_unchanged(variant: Variant) -> bool:
     return variant.inputs[0].same_memory(variant.outputs[0])
 
 
-def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
+def is_likely_in_place(problem: Problem, variant: Variant) -> bool:
     """Return whether a problem is likely to copy nothing.
 
     This holds for conversions of inputs, concatenations and slices if their formats allow it.
@@ -150,8 +88,7 @@ def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bo
     """
     if is_conversion(problem):
         return _is_unchanged(variant)
-    return (part_offsets(problem, variant, alignment) is not None
-            or first_channels(problem, variant) is not None)
+    return first_channels(problem, variant) is not None
 
 
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
@@ -236,32 +173,37 @@ class ChannelParts:
             for values, is_output in ((step.inputs, False), (step.outputs, True)):
                 for index, value in enumerate(values):
                     self._uses[program.root(value)].append((step, index, is_output))
+        self._computed = {value for step in program.steps for value in step.outputs}
         self._not_parts = {program.root(value) for value in (
-            *program.aliases, *program.inputs.values(), *program.outputs.values(),
-            *program.locations, *(each.whole for each in program.locations.values()))}
-        """Values that cannot be parts: inputs and outputs of the network, values that are also read
-        with another shape, and values that share memory with another value."""
+            *program.aliases, *program.inputs.values(), *program.outputs.values())}
+        """Values that cannot be parts: inputs and outputs of the network, and values that are also
+        read with another shape."""
 
     def add(self, step: Step) -> bool:
         """Store a step's parts in the channels of its whole tensor.
 
         The parts are a concatenation's inputs in its output, or a copy's output in its input.
-        Returns whether this is possible. If first_channels() returns None, or if another step
-        cannot write or read the values as parts, the method returns False and changes nothing.
+        Returns whether this is possible. The method returns False and changes nothing if
+        first_channels() returns None, if another step cannot write or read the values as parts, or
+        if a step does not compute all values: the memory of the program's inputs may belong to the
+        callers. A value can be a part of only one other value, and only once.
         """
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
         whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
-        roots = [self._program.root(part) for part in parts]
+        root, *roots = map(self._program.root, (whole, *parts))
+        if (not self._computed.issuperset((root, *roots)) or len({root, *roots}) <= len(roots)
+                or not self._program.locations.keys().isdisjoint(roots)):
+            return False
         for value in self._within(roots):
             if value in self._not_parts or not all(
                     user is step or self._takes(user, index, is_output)
                     for user, index, is_output in self._uses[value]):
                 return False
         spec, _ = _whole_and_parts(step.problem, step.variant.inputs, step.variant.outputs)
-        for root, first in zip(roots, firsts, strict=True):
-            self._put(root, self._program.root(whole), first, spec.shape[1])
+        for part, first in zip(roots, firsts, strict=True):
+            self._put(part, root, first, spec.shape[1])
         return True
 
     def _put(self, part: str, whole: str, first: int, channels: int) -> None:
@@ -281,13 +223,13 @@ class ChannelParts:
             specs[value] = replace(specs[value], format=replace(
                 specs[value].format, other_channels=(outside[0] + first + before,
                                                      outside[1] + behind + after)))
-        self._program.locations[part] = Location(whole, 0)
+        self._program.locations[part] = whole
 
     def _within(self, roots: Iterable[str]) -> set[str]:
         """Return the roots and all values within them."""
         found = set(roots)
         locations = self._program.locations
-        while more := {name for name, each in locations.items() if each.whole in found} - found:
+        while more := {name for name, whole in locations.items() if whole in found} - found:
             found |= more
         return found
 

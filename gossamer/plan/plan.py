@@ -405,7 +405,7 @@ class Plan(CallablePlan):
         context = self._calls.first_context(batch)
         self._end_to_end[batch] = EndToEnd(context.end_to_end())
         self._timings[batch] = context.profile()
-        if batch and debug.level() < 2:
+        if batch:
             inputs = self.calls("be profiled").page_locked(batch)
             self._call_us[batch] = called(lambda: self(*inputs)).median_us
         return self.report(batch)
@@ -483,7 +483,7 @@ class Plan(CallablePlan):
         report = replace(
             make_report(planned, self.device, self._timings.get(batch),
                         self._end_to_end.get(batch),
-                        contexts[0].steps.builds if contexts else None),
+                        contexts[0].steps.states if contexts else None),
             call_us=self._call_us.get(batch))
         warnings = [notice for source in (self._choices, self.tuner) if source is not None
                     for notice in source.notices]

@@ -16,7 +16,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError, closest, one_of, quoted
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.ops.registry import OPS
@@ -45,8 +45,6 @@ class Effort:
     None for all. This number is larger than `configs`, because libraries compile little, and their
     order of configs says little about speed.
     samples: number of timing samples for each candidate.
-    build_seconds: maximum build time in CPU seconds; candidates with a longer estimated build time
-    are left out.
     widths: for each round after the first, the maximum of t / best, where t is an algorithm's time
     and best is the layer's best time. More configs are measured only for algorithms within this
     maximum.
@@ -57,7 +55,6 @@ class Effort:
     most_configs: int | None
     vendor_configs: int | None
     samples: int
-    build_seconds: float
     widths: tuple[float, ...] = ()
     everything: bool = False
 
@@ -72,12 +69,12 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(2, 8, 4, 5, 15.0, (2.0, 1.5, 1.2)),
-    "normal": Effort(4, 16, 10, 10, 60.0, (3.0, 2.0, 1.5, 1.5, 1.5)),
-    "max": Effort(None, None, None, 20, 240.0, everything=True),
+    "quick": Effort(2, 8, 4, 5, (2.0, 1.5, 1.2)),
+    "normal": Effort(4, 16, 10, 10, (3.0, 2.0, 1.5, 1.5, 1.5)),
+    "max": Effort(None, None, None, 20, everything=True),
 }
 """The efforts by their names."""
-UNMEASURED = Effort(1, 1, 1, 0, 60.0)
+UNMEASURED = Effort(1, 1, 1, 0)
 """The effort of plans without measurements: only the first config of each algorithm."""
 
 
@@ -181,30 +178,6 @@ def is_change_of_precision(problem: Problem) -> bool:
     """
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-
-
-def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Return why none of the variants may be used; None if one may.
-
-    variants: variants in allowed precisions.
-    seconds: CPU seconds that a build may take.
-    why: text that tells the user where the limit comes from.
-    """
-    shortest: Variant | None = None
-    for variant in variants:
-        if variant.build_seconds <= seconds:
-            return None
-        if shortest is None or variant.build_seconds < shortest.build_seconds:
-            shortest = variant
-    if shortest is None:
-        return "has no variant in an allowed precision"
-    return reason_build_too_long(shortest, seconds, why)
-
-
-def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
-    """Return why a variant with a long build is excluded."""
-    return (f"would take about {variant.build_seconds:.0f} s to build, but {why} at most "
-            f"{seconds:.0f} s are allowed")
 
 
 def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: Policy = ANY

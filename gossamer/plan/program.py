@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -26,11 +25,9 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.ops.lru_cache import digest
 from gossamer.ops.weights import Pack, Weights, WeightsStore
-from gossamer.plan.candidate import BuildCost, Candidate
+from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
 
-Prepared = tuple[State, BuildCost]
-"""The state of a variant, and the cost of preparing it."""
 _DIGITS = 16
 """Number of hexadecimal digits in a digest of constants."""
 _SWITCH_SECONDS = 2e-4
@@ -105,8 +102,6 @@ class MeasuredLayer:
     device: the device on which they may compute it.
     candidates: all measured candidates.
     reasons: for each algorithm without a candidate, the reason why it has none.
-    within: for a part, the microseconds that ONNX Runtime takes for each layer within a run of the
-    whole part, by the layer's name; empty if not measured.
     """
 
     layer: Layer
@@ -114,7 +109,6 @@ class MeasuredLayer:
     device: Device
     candidates: list[Candidate] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    within: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def least_cost(self) -> float:
@@ -183,21 +177,6 @@ class Step:
         return taken
 
 
-@dataclass(frozen=True)
-class Location:
-    """A value's location within another value's memory.
-
-    If the value is a slice of the channels of another value in NHWC, its location is the whole
-    buffer of the other value. The format of the slice says which channels belong to it.
-
-    whole: name of the other value.
-    offset: offset in bytes of the value's buffer within the other value's memory.
-    """
-
-    whole: str
-    offset: int
-
-
 @dataclass
 class Program:
     """The steps of one batch size, in order.
@@ -207,7 +186,8 @@ class Program:
     constants: the arrays of constant values, by name.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
-    locations: for each value within the memory of another value, its location in that memory.
+    locations: for each value that is stored in channels of another value, the name of the other
+    value. Its format says which channels belong to it.
     cost_us: the cost of the plan assignment: the sum of the steps' times in microseconds. A step
     that is likely to copy nothing counts with a small share of its time. None if nothing was
     measured.
@@ -222,7 +202,7 @@ class Program:
     inputs: dict[str, str]
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
-    locations: dict[str, Location] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
 
@@ -247,13 +227,12 @@ class Program:
             value = self.aliases[value]
         return value
 
-    def location(self, value: str) -> Location:
-        """Return the owner and the offset of a value's memory."""
-        root, offset = self.root(value), 0
+    def owner(self, value: str) -> str:
+        """Return the value whose memory contains a value."""
+        root = self.root(value)
         while root in self.locations:
-            offset += self.locations[root].offset
-            root = self.locations[root].whole
-        return Location(root, offset)
+            root = self.locations[root]
+        return root
 
 
 @contextmanager
@@ -276,16 +255,12 @@ def responsive() -> Iterator[None]:
 # outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device) -> Prepared:
-    """Return the state that algorithm.prepare() makes, and the cost of making it."""
+          device: Device) -> State:
+    """Return the state that algorithm.prepare() makes, which keeps its packed weights alive."""
     watched = _RecordingWeights(weights)
-    start = time.perf_counter()
     state = algorithm.prepare(watched, problem, variant, device)
     state.packed = tuple(watched.forms.values())
-    return state, BuildCost(time.perf_counter() - start,
-                            any(launch.kernel.from_cache for launch in state.launches),
-                            _device_bytes(state) if device.compiles else None,
-                            {key: buffer.nbytes for key, buffer in watched.forms.items()})
+    return state
 
 
 def concurrently(device: Device,
@@ -310,14 +285,6 @@ def concurrently(device: Device,
         # after an interrupt, pending builds are not needed
         pool.shutdown(wait=False, cancel_futures=True)
     return [future.result for future in futures]
-
-
-def _device_bytes(state: State) -> int:
-    """Return the size in bytes of a state's weights, buffers and kernel code."""
-    buffers = [*state.packed, *(argument for launch in state.launches
-                                for argument in launch.arguments if isinstance(argument, Buffer))]
-    code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}
-    return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
 
 
 class _RecordingWeights(Weights):

@@ -226,7 +226,7 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
 def measurements() -> list[bytes]:
     """Returns files of measurements."""
     line = Measurement("numpy", "a 1", ("NCHW float32",), ("NCHW float32",), "fp32", 1.5, 1.0, 2.0,
-                       error=1e-7, samples=9, weights="ab", build_s=0.1)
+                       error=1e-7, samples=9, weights="ab")
     content = {"format": tuning_file.FORMAT, "version": tuning_file.VERSION,
                "device": {"api": "host", "description": "d", "compute_units": 2},
                "sections": [{"made_by": {"driver": "", "toolkit": "", "gossamer": "0.1"},

@@ -40,16 +40,13 @@ def row(layer: str, problem: str, algorithm: str, config: str = "", **columns: A
     return {"layer": layer, "layers": [layer], "problem": problem, "algorithm": algorithm,
             "config": config, "density": None, "precision": "fp32", "skips_zeros": False,
             "form": None, "rejected": {}, "zeros_reason": "", "kind": "3x3 convolution",
-            "best_sparse_us": None, "break_even": None, "build_s": None, "build_when": "now",
-            "build_cached": False, "device_bytes": None, **columns}
+            "best_sparse_us": None, "break_even": None, **columns}
 
 
 def timed(us: float, dense_us: float, **columns: Any) -> dict[str, Any]:
     """Return the columns of a step that was measured; all steps take 100 us."""
     return {"median_us": us, "p25_us": us - 0.5, "p75_us": us + 1, "share": us / 100,
-            "error": 2e-7, "best_dense_us": dense_us, "speedup": dense_us / us,
-            "build_s": us / 10, "build_when": "measured", "build_cached": us < 9,
-            "device_bytes": 2**18, **columns}
+            "error": 2e-7, "best_dense_us": dense_us, "speedup": dense_us / us, **columns}
 
 
 def candidate(algorithm: str, config: str, us: float | None, reason: str) -> dict[str, Any]:
@@ -79,12 +76,12 @@ PRUNED_REPORT = Report("cuda:0", 8, [
          "is_equal": "equal" in outcome} for plan, us, outcome in (
             ("measured choice", 110.0, "taken: the fastest"),
             ("dense algorithms only", 143.0, "143.0 us against 110.0 us"),
-            ("second choice", 112.0, "112.0 us against 110.0 us, equal within noise"),
-            ("third choice", None, "does not run: too little memory"))],
+            ("one thread", 112.0, "112.0 us against 110.0 us, equal within noise"),
+            ("whole network", None, "does not run: too little memory"))],
     shares={"our kernels": 60 / 110, "cuDNN": 40 / 110, "between layers": 10 / 110},
     call_us=250.0, memory=MemoryUse(924, 16000, 4000, 2000, 64000, 6320, 110000))
 HOST = Report("host", 64, [
-    row("conv1", "3x3 3x8x8 -> 16x8x8", "host_im2col", density=1.0, build_s=0.0032),
+    row("conv1", "3x3 3x8x8 -> 16x8x8", "host_im2col", density=1.0),
     row("classes", "256 -> 10", "sparse_gemm", density=0.25, skips_zeros=True)],
     ["host ran all 2 layers"], end_to_end_us=64.0, call_us=60.0,
     shares={"our kernels": 0.996, "between layers": 0.004})

@@ -140,8 +140,8 @@ def test_no_kernel_reads_what_others_write_as_constant(tmp_path: Path) -> None:
                 continue
             for variant in list(algorithm.variants(problem, device))[:_VARIANTS]:
                 with np.errstate(all="ignore"):
-                    state, _ = build(algorithm, Weights(arrays, device, "layer"), problem, variant,
-                                     device)
+                    state = build(algorithm, Weights(arrays, device, "layer"), problem, variant,
+                                  device)
                 for launch in state.launches:
                     source = launch.kernel.source  # type: ignore[attr-defined]
                     kind = None if source is None else (

@@ -326,7 +326,6 @@ def test_thin_layers_are_tried_without_the_library() -> None:
     parts = {node.layer.name: node for node in plan.program(1).measured if node.layer.members}
     assert parts.keys() == {"whole network", "first to first, 1 layer",
                             "pool to classes, 3 layers"}
-    assert parts["whole network"].within.keys() >= set(NAMES)
 
 
 @pytest.mark.parametrize("is_small", [True, False])

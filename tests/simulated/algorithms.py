@@ -156,9 +156,6 @@ def simulated(times: Times) -> Iterator[None]:
         for name, op in list(OPS.items()):
             patch.setitem(OPS, name, replace(op, algorithms=tuple(
                 _simulated(algorithm, times) for algorithm in op.algorithms)))
-        # kernels of checks are not simulated: the host checks
-        patch.setattr("gossamer.plan.tune.memory.checks_in_memory", lambda device: False)
-        patch.setattr("gossamer.plan.tune.output_errors.checks_in_memory", lambda device: False)
         yield
 
 

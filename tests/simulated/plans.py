@@ -154,6 +154,6 @@ def _check_cost(program: Program, device: Device) -> None:
         return
     costs = {step.layer.name: step.candidate_of(step.candidates).cost * (
         IN_PLACE_SHARE if not step.layer.inserted and is_likely_in_place(
-            step.problem, step.variant, device.alignment) else 1.0) for step in program.steps}
+            step.problem, step.variant) else 1.0) for step in program.steps}
     assert math.isclose(sum(costs.values()), program.cost_us, rel_tol=1e-9, abs_tol=1e-6), (
         f"{sum(costs.values())} us of steps, stated are {program.cost_us}: {costs}")

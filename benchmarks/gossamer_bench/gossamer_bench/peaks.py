@@ -139,7 +139,7 @@ def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem
                     device: Device) -> Callable[[Any], None]:
     """Returns the product of two matrices of ones, as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
-    state, _ = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
+    state = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
     source = device.upload(pack(ones, variant.inputs[0]), _PURPOSE)
     target = device.empty(variant.outputs[0].nbytes, _PURPOSE)
     workspace = device.empty(variant.workspace, _PURPOSE) if variant.workspace else None

@@ -6,7 +6,8 @@ The candidates are those that were measured for the network's layers and fusions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.errors import GossamerError, UnsupportedError
@@ -45,14 +46,12 @@ class Assigned:
     cost_us: cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
     conversions: the conversions of values between the candidates, in the order of the network.
-    choices: the keys of the options that are taken, as in `Option.choice`.
     """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
     conversions: tuple[Conversion, ...]
-    choices: frozenset[Hashable] = frozenset()
 
 
 class Assigner:
@@ -67,7 +66,7 @@ class Assigner:
             lambda node, candidate: candidate.algorithm.name == self._only)
         """The restriction to the policy's `only` wherever it can be used."""
         table.tuner.measure_all(table.listed(), self._promising)
-        table.finish()
+        table.refresh()
 
     @property
     def measured(self) -> list[MeasuredLayer]:
@@ -113,8 +112,7 @@ class Assigner:
         return _choice(node, min(usable(layer, node.candidates, node.device),
                                 key=lambda candidate: candidate.cost), {})
 
-    def checked(self, restriction: Restriction | None = None,
-                excluded: Sequence[Assigned] = ()) -> Assigned:
+    def checked(self, restriction: Restriction | None = None) -> Assigned:
         """Return the cheapest assignment with measured conversions and checked candidates.
 
         Each candidate was checked to be correct with the constants of its layer. A layer that no
@@ -122,12 +120,11 @@ class Assigner:
 
         restriction: decides which candidates are admitted. If the policy's `only` names an
         algorithm, the default admits the candidates of this algorithm. If not, it admits all.
-        excluded: assignments that are not returned.
 
         Raises UnsupportedError if the host cannot compute a layer either.
         """
         while True:
-            assigned = self.assigned(restriction or self._asked_for, excluded=excluded)
+            assigned = self.assigned(restriction or self._asked_for)
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
             if not (self._table.measure_estimated(assigned.conversions)
@@ -147,14 +144,14 @@ class Assigner:
             node.candidates[node.candidates.index(candidate)] = verified
         return bool(wrong)
 
-    def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
+    def assigned(self, restriction: Restriction) -> Assigned:
         """Return the cheapest assignment of layers and fusions.
 
         If a candidate may still be measured, its cost is its estimated time. If a conversion was
         not measured, its cost is a lower bound of the conversion's time. Raises UnsupportedError if
         every assignment has infinite cost.
 
-        restriction, excluded: as in checked().
+        restriction: as in checked().
         """
         options = self._options(restriction)
         network = self._network
@@ -163,8 +160,7 @@ class Assigner:
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
             assignment = minimise([option for option, _, _ in options], fixed,
-                                  self._table.conversion_us, required=required,
-                                  excluded=[each.choices for each in excluded])
+                                  self._table.conversion_us, required=required)
         except NoAssignmentError as error:
             forced = "" if self._only is None else f"; omit only={self._only!r}"
             raise UnsupportedError(f"{self._table.device.name}: {error}{forced}") from None
@@ -172,8 +168,7 @@ class Assigner:
         return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
                         {node.layer.name: option.reads[0][2]
                          for option, node, candidate in taken if candidate is None},
-                        assignment.cost, assignment.conversions,
-                        frozenset(option.choice for option, _, _ in taken))
+                        assignment.cost, assignment.conversions)
 
     def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
@@ -192,8 +187,7 @@ class Assigner:
             unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
                 (self._option(node.layer, self._table.likely_us(node, candidate),
-                              *candidate.formats, 0 if restriction(node, candidate) else unwanted,
-                              candidate.algorithm.name),
+                              *candidate.formats, 0 if restriction(node, candidate) else unwanted),
                  node, candidate) for candidate in allowed(restriction, node)]
         computed = {name for option, _, _ in options for name in option.nodes}
         for node in self._table.of_layers:
@@ -202,7 +196,7 @@ class Assigner:
         return options
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
-                outputs: Sequence[Format], unwanted: int = 0, kind: str = "") -> Option:
+                outputs: Sequence[Format], unwanted: int = 0) -> Option:
         """Return the option that computes a layer or fusion in these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
@@ -213,7 +207,7 @@ class Assigner:
                      if value in formats]
         return Option(cost, layer.computes, tuple(reads),
                       tuple(zip(layer.outputs, outputs, strict=True)), bool(layer.covers),
-                      unwanted, kind)
+                      unwanted)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return a reshape's possible input and output formats.
@@ -281,42 +275,26 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
-    fusions = [node for node in known.values() if node.layer.covers]
-    fusion_of = {name: node.layer for node in fusions if node.layer.name in taken
-                 for name in node.layer.covers}
-    reasons: dict[str, dict[str, str]] = {}
-    for fusion in fusions:
-        name, covers = fusion.layer.name, fusion.layer.covers
-        if name in taken:
-            unfused = sum(known[layer].least_cost for layer in covers if layer in known)
-            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_unfused(
-                unfused, taken[name], forced, why)
-            continue
-        first = next(layer for layer in covers if layer in known)
-        step = fusion_of[first].name if first in fusion_of else first
-        row = reasons.setdefault(step, {})
-        for algorithm, reason in fusion.reasons.items():
-            row.setdefault(algorithm, reason)
-        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
-        for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
-            row[candidate.algorithm.name] = candidate.measured.failure or (
-                f"{name}: {_why_not_fused(fusion.layer, candidate, taken, fusion_of, why)}")
-        row.pop(taken[step].algorithm.name, None)
+    step_of = {layer: step for step in taken for layer in known[step].layer.computes}
+    reasons: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name, fusion in known.items():
+        covers = [layer for layer in fusion.layer.covers if layer in known]
+        if name in taken and covers:
+            reasons[name][LAYER_BY_LAYER] = (
+                f"{forced} is forced" if taken[name].algorithm.name == forced else
+                "some layer has no working candidate" if math.isinf(
+                    unfused_us := sum(known[layer].least_cost for layer in covers)) else
+                compared(unfused_us, taken[name].cost, why))
+        elif covers:
+            row, steps = reasons[step_of[covers[0]]], {step_of[layer]: None for layer in covers}
+            fused = next((step for step in steps if known[step].layer.covers), None)
+            alone_us = sum(taken[step].cost for step in steps)
+            for algorithm, reason in fusion.reasons.items():
+                row.setdefault(algorithm, reason)
+            # the fastest candidate of an algorithm comes last: its reason replaces the others
+            for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
+                row[candidate.algorithm.name] = candidate.measured.failure or f"{name}: " + (
+                    compared(candidate.cost, alone_us, why) if fused is None
+                    else f"its layers are computed in {fused}")
+            row.pop(taken[step_of[covers[0]]].algorithm.name, None)
     return reasons
-
-
-def _why_not_unfused(unfused: float, taken: Candidate, forced: str | None, why: str) -> str:
-    if taken.algorithm.name == forced:
-        return f"{forced} is forced"
-    if math.isinf(unfused):
-        return "some layer has no working candidate"
-    return compared(unfused, taken.cost, why)
-
-
-def _why_not_fused(fusion: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
-                   fusion_of: Mapping[str, Layer], why: str) -> str:
-    for name in fusion.covers:
-        if name in fusion_of:
-            return f"{name} is computed in {fusion_of[name].name}"
-    return compared(candidate.cost, sum(taken[name].cost for name in fusion.covers
-                                        if name in taken), why)

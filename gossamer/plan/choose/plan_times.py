@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
+from gossamer.errors import DeviceLostError, first_line
 from gossamer.measure import Task, interleave
 from gossamer.model.graph import Graph
 from gossamer.plan.candidate import candidate_key, rounded
@@ -40,23 +40,22 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
 
     If the cache has the times of all programs, these times are returned. If not, all programs are
     timed together, with their samples interleaved, and the times are stored. If every program
-    without a stored time fails to run, the other programs keep their stored times. Programs that do
-    not fit into memory together with the others are timed after the others.
+    without a stored time fails to run, the other programs keep their stored times.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
-    stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
-    known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
-    missing = {key: program for key, program in distinct.items() if key not in stored}
-    waiting = {**missing, **distinct}
-    while not missing.keys().isdisjoint(waiting):
-        note(f"{graph.name} as a whole: {len(waiting)} plans")
-        fresh = _timed_together(graph, waiting, missing, device, tuner.limits.samples)
-        tuner.cache.put_plans({key: (f"{graph.name}, batch {waiting[key].batch}", timed.timing)
+    known = {key: EndToEnd(timing, cached=True) for key in distinct
+             if (timing := tuner.cache.get_plan(key)) is not None}
+    missing = {key: program for key, program in distinct.items() if key not in known}
+    if missing:
+        note(f"{graph.name} as a whole: {len(distinct)} plans")
+        fresh = _timed_together(graph, {**missing, **distinct}, missing, device,
+                                tuner.limits.samples)
+        tuner.cache.put_plans({key: (f"{graph.name}, batch {distinct[key].batch}", timed.timing)
                                for key, timed in fresh.items() if timed.timing is not None})
-        known.update(fresh)
-        waiting = {key: program for key, program in waiting.items() if key not in fresh}
-        if waiting or any(timed.failure for timed in fresh.values()):
+        known.update((key, timed) for key, timed in fresh.items()
+                     if timed.timing is not None or key in missing)
+        if any(timed.failure for timed in fresh.values()):
             # the frames of an error's traceback refer to device memory, and only the garbage
             # collector frees them, because they are in reference cycles
             gc.collect()
@@ -86,11 +85,10 @@ def program_key(program: Program, device: Device) -> str:
 
 def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, repeats: int) -> dict[str, EndToEnd]:
-    """Return the times of programs that fit into memory together.
+    """Return the times of programs, or the reasons why they do not run.
 
-    The result also has the reasons why other programs do not run. A program is left out if the
-    programs before it leave too little memory for it. Programs whose times are missing come first.
-    If all of these fail to run, no other program is timed.
+    A program does not run if the programs before it leave too little memory for it. Programs whose
+    times are missing come first. If all of these fail to run, no other program is timed.
     """
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
@@ -104,8 +102,7 @@ def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Coll
             raise
         except Exception as error:  # a program may fail in any way; its failure is reported
             tasks.pop(key, None)
-            if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
-                results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
+            results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if not tasks:
         return results
     timings = interleave(list(tasks.values()), repeats=repeats, sample_us=_SAMPLE_US,

@@ -7,7 +7,7 @@ algorithm that supports it (see FirstChoices).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -247,20 +247,23 @@ class FirstChoices:
         """
         able, layer_device, reasons = self._able(layer)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
-        algorithm, variants = next(self._as_they_are(builder, layer, able, layer_device, packed), (
-            able[0], list(self._space.buildable(able[0], layer.problem, layer_device))))
-        reasons |= {other.name: f"comes after {algorithm.name}" for other in able
-                    if layer_device is self._device and other is not algorithm}
 
-        def order(variant: Variant) -> tuple[int, bool]:
-            converted = sum(
-                spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
-                if not builder.has(name, spec))
-            return converted, not any(
+        def order(option: tuple[int, Variant]) -> tuple[bool, int, int, bool]:
+            place, variant = option
+            inputs = list(zip(layer.inputs, variant.inputs, strict=True))
+            unpacks = not all(builder.specs[name].same_memory(spec) for name, spec in inputs
+                              if name in packed)
+            converted = sum(spec.nbytes for name, spec in inputs if not builder.has(name, spec))
+            return unpacks, place, converted, not any(
                 spec.format.is_packed and name not in self._network.outputs
                 for name, spec in zip(layer.outputs, variant.outputs, strict=True))
 
-        return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
+        place, variant = min(((place, variant) for place, algorithm in enumerate(able)
+                              for variant in self._space.within_effort(
+                                  algorithm, layer.problem, layer_device)), key=order)
+        reasons |= {other.name: f"comes after {able[place].name}" for other in able
+                    if layer_device is self._device and other is not able[place]}
+        return LayerChoice(able[place], variant, layer_device, reasons)
 
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
         """Return the algorithms that may compute a layer, in order, and their device.
@@ -278,21 +281,6 @@ class FirstChoices:
         if layer_device.compiles:
             able.sort(key=lambda algorithm: not algorithm.exact)
         return able, layer_device, dict(reasons)
-
-    def _as_they_are(self, builder: ProgramBuilder, layer: Layer, able: Iterable[Algorithm],
-                     device: Device, packed: Collection[str]
-                     ) -> Iterator[tuple[Algorithm, list[Variant]]]:
-        """Yield the algorithms that read the packed inputs without conversion.
-
-        Each algorithm comes with its variants that read these inputs unconverted.
-        """
-        for algorithm in able:
-            found = [variant for variant
-                     in self._space.buildable(algorithm, layer.problem, device)
-                     if all(builder.specs[name].same_memory(spec) for name, spec
-                            in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
-            if found:
-                yield algorithm, found
 
     def _forced_algorithms(self, fusions: Sequence[Layer]
                            ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:

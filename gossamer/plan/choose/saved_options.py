@@ -83,27 +83,18 @@ class StoredChoices:
         self.notices = notices
         self.made_for = made_for
         self._threads = threads
-        self._choices: dict[int, dict[tuple[str, bool], Stored]] = {}
-        self._reshapes: dict[int, dict[str, Format]] = {}
         self.add(plain)
-        if not self._choices:
+        if not self.plain:
             raise ValueError("it contains no choices")
 
     def add(self, plain: StoredPrograms) -> None:
         """Add the choices of further batch sizes."""
         self.plain.update(plain)
-        for batch, program in plain.items():
-            self._reshapes[int(batch)] = {
-                name: Format(**{**fields, "border": tuple(fields["border"]),
-                                "other_channels": tuple(fields["other_channels"])})
-                for name, fields in program["reshapes"].items()}
-            self._choices[int(batch)] = {(step["layer"], step["inserted"]): step
-                                         for step in program["steps"]}
 
     @property
     def batches(self) -> list[int]:
         """The batch sizes that have their own choices."""
-        return list(self._choices)
+        return list(map(int, self.plain))
 
     def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
         """Return a network's program, and notes for the user.
@@ -114,10 +105,11 @@ class StoredChoices:
         Raises InputError if the choices of a planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
-        planned = batch in self._choices and not self.made_for
-        nearest = batch if batch in self._choices else min(sorted(self._choices),
-                                            key=lambda other: _ratio(other, batch))
-        choices = self._choices[nearest]
+        planned = batch in self.batches and not self.made_for
+        nearest = min(sorted(self.batches), key=lambda other: (
+            other != batch, max(other, batch) / max(1, min(other, batch))))
+        stored = self.plain[str(nearest)]
+        choices = {(step["layer"], step["inserted"]): step for step in stored["steps"]}
         unfit: list[str] = []
         fusions = [fusion for fusion in (*find_fusions(layers, outputs),
                                          *_parts(choices.values(), layers, outputs))
@@ -138,10 +130,12 @@ class StoredChoices:
                 unfit.append(layer.name)
             return _first(layer, device, step["algorithm"] if step else "")
 
-        program = network.program(device, decide, fusions,
-                                  self._reshapes[nearest] if planned else {})
         if planned:
-            return program, []
+            return network.program(device, decide, fusions, {
+                name: Format(**{**fields, "border": tuple(fields["border"]),
+                                "other_channels": tuple(fields["other_channels"])})
+                for name, fields in stored["reshapes"].items()}), []
+        program = network.program(device, decide, fusions)
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
         if self.made_for:
             note = ("inputs of these shapes were not measured: the choices are those of batch "
@@ -160,11 +154,6 @@ def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
             part = part_of(layers, [by_name[name] for name in step["covers"]], outputs)
             if part is not None:
                 yield part
-
-
-def _ratio(a: int, b: int) -> float:
-    low, high = sorted((max(a, 1), max(b, 1)))
-    return high / low
 
 
 def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | None, *,
@@ -226,5 +215,5 @@ def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     space = Space.unmeasured()
     able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)
     algorithm = min(able, key=lambda algorithm: algorithm.name != preferred)
-    variant = next(space.buildable(algorithm, layer.problem, layer_device))
+    variant = space.within_effort(algorithm, layer.problem, layer_device)[0]
     return LayerChoice(algorithm, variant, layer_device, reasons)

@@ -9,16 +9,12 @@ import math
 from collections.abc import Collection, Iterable
 from itertools import starmap
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.conv2d.sparse.formats import DENSEST
-from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.host_threads import workers
 from gossamer.ops.packed import can_hold
-from gossamer.ops.part.host import problem_times
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network, conversion_layer
@@ -36,7 +32,7 @@ from gossamer.plan.policy import (
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import Format, TensorSpec, pack
+from gossamer.tensor import Format, TensorSpec
 
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion: the specs before and after, and the facts about the value. Values of the same
@@ -117,32 +113,6 @@ class Table:
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
 
-    def finish(self) -> None:
-        """Set the candidates after all are measured.
-
-        The policy may ask for certain algorithms. If none of their candidates works for a layer,
-        candidates of other algorithms are measured. For each part, the library's time for each
-        layer of the part is also measured.
-        """
-        policy = self.policy
-        self.refresh()
-        for node in self.of_layers:
-            if (policy.only is None and policy.sparse_threshold is None) or (
-                    node.layer.is_reshape or math.isfinite(node.least_cost)):
-                continue
-            failures = {candidate.algorithm.name: candidate.measured.failure or ""
-                        for candidate in node.candidates}
-            able, layer_device, reasons = eligibility(node.layer, self.device,
-                                                      self.tuner.space.refusal_reason)
-            if able := [each for each in able if each.name not in failures]:
-                node.algorithms, node.device = able, layer_device
-                node.reasons = {**reasons, **failures}
-                self.tuner.measure_all([node])
-                node.candidates = self._precise(node.layer, node.candidates)
-        for node in self.of_fusions:
-            if node.layer.members and math.isfinite(node.least_cost):
-                node.within = _times_within(node)
-
     def _parts(self) -> list[Layer]:
         """Return the parts that a library may compute.
 
@@ -163,7 +133,7 @@ class Table:
         The cost is the measured or estimated time, or a small share of this time if the layer is
         likely to copy nothing.
         """
-        is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
+        is_free = is_likely_in_place(node.layer.problem, candidate.variant)
         return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
@@ -257,17 +227,3 @@ class Table:
         return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
                 else candidate.with_exclusion("not in float32, which the tolerance requires here")
                 for candidate in candidates]
-
-
-def _times_within(part: MeasuredLayer) -> dict[str, float]:
-    """Return a library's microseconds for each layer of a part.
-
-    The times are measured while the library computes the whole part.
-    """
-    layer = part.layer
-    assert isinstance(layer.problem, PartProblem)
-    fastest = min(part.candidates, key=lambda candidate: candidate.cost)
-    arrays = layer.problem.example_inputs(np.random.default_rng(0))
-    times = problem_times(layer.problem, layer.weights, fastest.variant, [
-        pack(array, spec) for array, spec in zip(arrays, fastest.variant.inputs, strict=True)])
-    return dict(zip(layer.covers, times, strict=True))

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.algorithm import Problem, State
 from gossamer.ops.conv2d.binary.layer import binary_form, inputs_are_signs, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Program, Step
 
 FLOATS = "floats"
@@ -140,23 +139,22 @@ class MemoryUse:
                 f"({_mega(self.total_fp32)} in fp32, {_mega(self.total_fp32 / 2)} in fp16)")
 
 
-def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
+def memory_use(program: Program, states: Sequence[State]) -> MemoryUse | None:
     """Return the memory of a program's layers; None if no layer is on bits.
 
     Every value that a step writes counts in full, even if values with disjoint lifetimes share
     memory. If a step works in place, its value counts once: for the step that computed the value.
 
-    builds: the cost of preparing each step, with the bytes of its packed forms.
+    states: the prepared state of each step, with its packed weights.
     """
     if not any(computes_on_bits(step) for step in program.steps):
         return None
     use = dict.fromkeys(MemoryUse.__dataclass_fields__, 0)
-    for step, built in zip(program.steps, builds, strict=True):
+    for step, state in zip(program.steps, states, strict=True):
         plain = sum(4 * array.size for name, array in step.layer.weights.items()
                     if name.endswith("weight"))
         # a step without packed forms uses the network's arrays unchanged
-        kept = sum(built.forms.values() if built is not None and built.forms else
-                   (array.nbytes for array in step.layer.weights.values()))
+        kept = sum(each.nbytes for each in state.packed or step.layer.weights.values())
         on_bits = computes_on_bits(step)
         use["packed_weights" if on_bits else "float_weights"] += kept
         use["packed_weights_fp32"] += plain if on_bits else 0

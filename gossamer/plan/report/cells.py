@@ -18,11 +18,11 @@ _LAYERS = {
     "layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
     "config": "config", "time": "time", "share": "%", "spread": "quartiles",
     "dense": "dense time", "speedup": "speed-up", "why": "why below 1",
-    "break_even": "zeros win below", "error": "error", "build": "build", "memory": "MiB"}
+    "break_even": "zeros win below", "error": "error"}
 _CANDIDATES = {
     "algorithm": "algorithm", "config": "config", "time": "time", "spread": "quartiles",
     "error": "error", "layouts": "layouts", "precision": "precision",
-    "build": "build", "memory": "MiB", "reason": "outcome"}
+    "reason": "outcome"}
 _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome": "outcome"}
 
 
@@ -117,13 +117,7 @@ def share(value: float | None) -> str:
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells that rows of layers and rows of candidates both have.
-
-    The build time has "(cached)" if a kernel was in the disk cache.
-    """
-    error, seconds, nbytes = row.get("error"), row["build_s"], row["device_bytes"]
+    """Return the cells that rows of layers and rows of candidates both have."""
+    error = row.get("error")
     return {"time": time_text(row.get("median_us")), "spread": quartiles_text(row),
-            "error": "" if error is None else f"{error:.0e}",
-            "build": "" if seconds is None else (
-                duration_text(1e6 * seconds) + (" (cached)" if row["build_cached"] else "")),
-            "memory": "" if nbytes is None else f"{nbytes / 2**20:.2f}"}
+            "error": "" if error is None else f"{error:.0e}"}

@@ -16,8 +16,7 @@ from gossamer.plan.report import cells
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even_line
 
-_NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error", "build",
-            "memory"}
+_NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error"}
 """Keys of numeric columns."""
 _STYLE = Path(__file__).with_name("page.css")
 """The style sheet that is embedded in the page."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,8 +13,9 @@ from gossamer.device.native import processor as native
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
+from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.sparse.formats import DENSEST
-from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
+from gossamer.plan.candidate import Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import zeros
@@ -23,9 +25,7 @@ from gossamer.plan.report.part_notes import run_notes
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _TIMES = ("median_us", "p25_us", "p75_us", "error")
-_BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of a measurement that are columns in rows of steps and in rows of candidates."""
-_WHEN_TEXT = {"measured": "when measured", "now": "now"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,13 +43,6 @@ class Report:
     - precision: precision of the step; EXACT for exact products of signs.
     - form: a LayerForm as a dict; None unless the step is a convolution or product with weights.
     - rejected: for every other algorithm, why it was not taken.
-    - build_s: elapsed seconds to pack weights and to generate and compile kernels. If several
-    layers are built at the same time, each one's seconds include waiting for the others. None if
-    not known.
-    - build_when: "measured" if build_s was measured with the candidates, "now" if it was measured
-    for this plan; None if not known.
-    - build_cached: whether a kernel was in the disk cache; None if not known.
-    - device_bytes: size of packed weights and code on the device; None if not known.
     - For a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
     speedup (over the best dense algorithm), speedup_reason (if the best dense algorithm is faster
     by itself, why it was not taken; else "") and candidates (one dict for each candidate, with the
@@ -57,7 +50,7 @@ class Report:
     - For a profiled step: share, and median_us, p25_us and p75_us of the profile instead of the
     tuner's. speedup is then None, and so is best_dense_us unless the row is a layer of a part.
     - For a layer of a part: best_dense_us and the candidates that compute the layer by itself.
-    best_dense_us also takes into account a library's time for the layer within a part, if known.
+    best_dense_us also takes into account the library's time for the layer, if it was profiled.
 
     notes: sentences for the user.
     warnings: those notes that are about unexpected conditions, such as layers on the host, times
@@ -98,43 +91,6 @@ class Report:
     call_us: float | None = None
     accuracy: Accuracy | None = None
     memory: MemoryUse | None = None
-
-    @property
-    def build_s(self) -> float | None:
-        """Total seconds that preparing the layers took; None if not known.
-
-        This is the sum over the layers whose seconds are known. It may exceed the elapsed time,
-        because layers may have been prepared at the same time.
-        """
-        known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
-        return sum(known) if known else None
-
-    @property
-    def device_bytes(self) -> int | None:
-        """Bytes of packed weights and code, if known.
-
-        Memory that several layers share is counted once for each layer.
-        """
-        known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
-        return sum(known) if known else None
-
-    @property
-    def build_line(self) -> str:
-        """A line on the build time; "" if it is not known.
-
-        An example is 'built in 3.41 s when measured, 31.4 MiB on the device'.
-        """
-        if self.build_s is None:
-            return ""
-        known = [row for row in self.rows if row["build_s"] is not None]
-        when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
-        text = f"built in {duration_text(1e6 * self.build_s)} {when}"
-        if self.device_bytes is not None:
-            size, unit = (20, "MiB") if self.device_bytes >= 2**20 else (10, "KiB")
-            text += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
-        if cached := sum(row["build_cached"] for row in known):
-            text += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
-        return text
 
     @property
     def zeros_line(self) -> str:
@@ -246,13 +202,13 @@ class Report:
 
     @property
     def facts(self) -> list[str]:
-        """Sentences on times, zeros, bits, memory and build.
+        """Sentences on times, zeros, bits and memory.
 
         Only what is known is included.
         """
         memory_line = "" if self.memory is None else f"memory: {self.memory}"
         return [line for line in (self.shares_line, self.call_line, *self.zeros_lines,
-                                  self.forms_line, memory_line, self.build_line) if line]
+                                  self.forms_line, memory_line) if line]
 
     @property
     def lines(self) -> list[str]:
@@ -273,16 +229,15 @@ class Report:
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
                 end_to_end: EndToEnd | None = None,
-                builds: Sequence[BuildCost | None] | None = None) -> Report:
+                states: Sequence[State] | None = None) -> Report:
     """Return the report of a program.
 
     timings: the times of the program's steps, if they were profiled.
     end_to_end: the time of one execution.
-    builds: the cost of preparing each step for this plan, if the steps were prepared.
+    states: the prepared state of each step, if the steps were prepared.
     """
     program, accuracy = planned.program, planned.accuracy
-    library = _library_times(program, timings)
-    rows = _rows(program, planned.why, builds, library)
+    rows = _rows(program, planned.why, timings)
     if planned.is_stored:
         for row in rows:
             if row["zeros_reason"] == zeros.NOT_MEASURED:
@@ -305,7 +260,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
                     plans=list(planned.plans), accuracy=accuracy,
-                    memory=None if builds is None else memory_use(program, builds))
+                    memory=None if states is None else memory_use(program, states))
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us
@@ -330,39 +285,20 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
-    """Return the microseconds that ONNX Runtime takes for layers within parts, where known.
-
-    A time of 0 in `within` is ignored if another time is known: ONNX Runtime may have added the
-    layer's time to that of another layer.
-    """
-    times: dict[str, float] = {}
-    for node in program.measured:
-        for name, us in node.within.items():
-            times[name] = min(us or math.inf, times.get(name, math.inf))
-    times.update({step.layer.name: timing.median_us for step, timing
-                  in zip(program.shown, timings or (), strict=False) if step.part})
-    return times
-
-
-def _rows(program: Program, why: str, builds: Sequence[BuildCost | None] | None,
-          library: Mapping[str, float]) -> list[dict[str, Any]]:
+def _rows(program: Program, why: str, timings: Sequence[Timing] | None) -> list[dict[str, Any]]:
     rows = []
     known = {node.layer.name: node.candidates for node in program.measured}
-    for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
-        for shown in step.shown:
-            library_us = sum(library.get(name, math.inf) for name in shown.layer.computes)
-            if shown.part:
-                # the candidates that compute the layer alone
-                shown = replace(shown, candidates=known.get(shown.layer.name, ()))
-            rows.append(_row(shown, why, built, library_us))
-            if built is not None:
-                # a part is built once for all of its layers, so only the first row has the cost
-                built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
+    for shown, timing in zip(program.shown, timings or itertools.repeat(None), strict=False):
+        library_us = math.inf
+        if shown.part:
+            # the candidates that compute the layer alone
+            shown = replace(shown, candidates=known.get(shown.layer.name, ()))
+            library_us = math.inf if timing is None else timing.median_us
+        rows.append(_row(shown, why, library_us))
     return rows
 
 
-def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> dict[str, Any]:
+def _row(step: Step, why: str, library_us: float) -> dict[str, Any]:
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return {
         "layer": step.layer.name,
@@ -380,25 +316,8 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
         "skips_zeros": not step.algorithm.dense and step.layer.density != 1,
         "rejected": dict(step.rejected),
         **zeros.zero_columns(step, library_us),
-        **_built(step, built),
         **(_measured(step, why, library_us) if step.candidates else {}),
     }
-
-
-def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Return the columns about preparing a step.
-
-    If the step's candidate was measured, the seconds are those of its measurement, because its
-    kernels now come from the cache.
-    """
-    taken = _taken(step)
-    if taken is not None and taken.measured.build_s is not None:
-        return {"build_when": "measured",
-                **{name: getattr(taken.measured, name) for name in _BUILDING}}
-    if now is not None:
-        return {"build_s": now.seconds, "build_when": "now", "build_cached": now.from_cache,
-                "device_bytes": now.nbytes}
-    return dict.fromkeys(("build_when", *_BUILDING))
 
 
 def _taken(step: Step) -> Candidate | None:
@@ -415,7 +334,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     The times are those that the tuner measured. For a layer that a part computes, the candidates
     are those that compute the layer by itself.
 
-    library_us: microseconds that ONNX Runtime takes for the step's layers within a part.
+    library_us: microseconds that ONNX Runtime takes for a layer of a part, if it was profiled.
     """
     taken = _taken(step)
 
@@ -441,11 +360,7 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
         return {**columns, "rejected": {**step.rejected, **{
             candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
     comparable = math.isfinite(dense) and taken.cost > 0 and not step.in_place
-    reason = ""
-    if comparable and dense < taken.cost:
-        reason = (why_other(best_dense) if best_dense and alone == dense else
-                  f"{duration_text(dense)} within a library's call for several layers against "
-                  f"{duration_text(taken.cost)} alone")
+    reason = why_other(best_dense) if comparable and best_dense and dense < taken.cost else ""
     times = {name: 0.0 if step.in_place and name != "error" else getattr(taken.measured, name)
              for name in _TIMES}
     return {**columns, **times,
@@ -459,7 +374,7 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
         "config": measured.config,
         "layouts": [*measured.inputs, *measured.outputs],
         "precision": candidate.algorithm.stated_precision(candidate.variant),
-        **{name: getattr(measured, name) for name in (*_TIMES, *_BUILDING)},
+        **{name: getattr(measured, name) for name in _TIMES},
         "reason": reason,
     }
 

@@ -38,7 +38,7 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     break_even: the density below which skipping zeros would be faster; see break_even().
     zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
 
-    library_us: microseconds that ONNX Runtime takes for the layer in a run of several layers.
+    library_us: microseconds that ONNX Runtime takes for a layer of a part, if it was profiled.
     """
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)

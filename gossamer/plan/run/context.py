@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from gossamer import debug
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.errors import InputError
@@ -79,7 +77,7 @@ class Context:
         self._outputs = list(map(self.buffers.of, self.outputs))
         self._transfers = HostTransfers(device, self._inputs, self._outputs, stream)
         self.steps = PreparedSteps(program, device, self.buffers)
-        self._whole = None if debug.level() >= 2 else whole_part(self)
+        self._whole = whole_part(self)
         self._graph: Callable[..., None] | None = None
         self._transfer_graph: Transfer | None = None
         self._executions = 0
@@ -127,7 +125,7 @@ class Context:
         results: contiguous arrays that receive the outputs; by default new arrays.
         graph: function that enqueues a graph captured for these arrays and results.
         """
-        if self._whole is not None and not debug.logger.isEnabledFor(logging.DEBUG):
+        if self._whole is not None:
             outputs = self._whole(arrays)
             return outputs if results is None else filled(results, outputs)
         with self._lock:
@@ -163,17 +161,15 @@ class Context:
         and later calls replay it.
         """
         self._follow(self.stream)
-        shows = debug.level() >= 2
         if results is None:
             graph = self._transfer_graph
-        if graph is None or shows:
+        if graph is None:
             given, targets = self._contiguous(arrays), results or [
                 np.empty(spec.shape, spec.stored_dtype) for spec in self.output_specs]
-            if (results is None and not shows and self._executions > 1
-                    and self.steps.can_be_captured):
+            if results is None and self._executions > 1 and self.steps.can_be_captured:
                 graph = self._transfer_graph = self._transfers.captured(
                     given, targets, self.steps.queue, in_place=False)
-            if graph is None or shows:
+            if graph is None:
                 return self._transfers.begin(given, targets, partial(
                     self._run, computing=computing))
         return graph(arrays, results)
@@ -187,7 +183,7 @@ class Context:
         arrays, results: as for compute().
         """
         graph = None
-        if not self.device.compiles and self._whole is None and debug.level() < 2:
+        if not self.device.compiles and self._whole is None:
             return partial(self._in_memory, arrays, results)
         if self.device.locks_pages and self.steps.can_be_captured:
             if not self._executions:
@@ -230,7 +226,7 @@ class Context:
         If a graph can be captured, the function reads inputs and writes outputs in place where
         PreparedSteps.in_place() allows it; other inputs and outputs are copied.
         """
-        if not self.steps.can_be_captured or debug.level() >= 2:
+        if not self.steps.can_be_captured:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
             self._follow(stream)
@@ -360,9 +356,6 @@ class Context:
             self.device.wait(computing, stream)
             self._run(computing)
             self.device.wait(stream, computing)
-        elif debug.level() >= 2:
-            self.steps.show(stream)
-            self._executions += 1
         else:
             self.execute(stream)
 

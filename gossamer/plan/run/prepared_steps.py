@@ -15,21 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.device.host import host_array, part_of
 from gossamer.device.jobs import Job
 from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.part.host import problem_times
-from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
-from gossamer.plan.program import Prepared, Program, Step, build, concurrently
+from gossamer.plan.program import Program, Step, build, concurrently
 
 _VECTOR_BYTES = 16
 """Alignment in bytes that kernels require of their inputs, because they load four floats at once.
@@ -99,9 +96,7 @@ class ProgramBuffers:
         self._activations = {value: arena.view(offset, lifetimes[value].nbytes)
                              for value, offset in offsets.items()}
         for value in program.locations:
-            location = program.location(value)
-            self._activations[value] = self._activations[location.whole].view(
-                location.offset, program.specs[value].nbytes)
+            self._activations[value] = self._activations[program.owner(value)]
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
 
@@ -143,7 +138,7 @@ def _chains(program: Program, device: Device) -> list[range]:
     Empty unless the device is the host and the batch size is 2 or more. A range has at least two
     consecutive steps.
     """
-    parts = {*program.locations, *(each.whole for each in program.locations.values())}
+    parts = {*program.locations, *program.locations.values()}
 
     def is_by_image(index: int) -> bool:
         step = program.steps[index]
@@ -173,7 +168,7 @@ def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]
     memory for one image. Other values that the steps of a chain read or write are alive during the
     whole chain.
     """
-    owners = {value: program.location(value).whole for value in (
+    owners = {value: program.owner(value) for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
     first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
@@ -202,8 +197,6 @@ class PreparedSteps:
     """A program's steps, prepared for one set of buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step: zero for a step in place, and None for a step with
-    empty outputs.
     states: the prepared state of each step.
     """
 
@@ -212,7 +205,6 @@ class PreparedSteps:
         self._device = device
         self._buffers = buffers
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
-        self.builds: list[BuildCost | None] = []
         self.states: list[State] = []
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
@@ -225,12 +217,6 @@ class PreparedSteps:
         """Enqueue all steps on a stream."""
         for work in self._joined:
             work(stream)
-
-    def show(self, stream: Any) -> None:
-        """Execute the steps one by one, and print each."""
-        for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
-            elapsed = 0.0 if step.in_place else self._device.time(work, stream)
-            debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
         """Return the times of all steps in a report.
@@ -294,7 +280,7 @@ class PreparedSteps:
         # slices of a larger value and values with slices, because they share memory.
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.locations,
-            *(each.whole for each in program.locations.values()))}
+            *program.locations.values())}
         for value, buffer in outputs:
             root = program.root(value)
             if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
@@ -328,7 +314,7 @@ class PreparedSteps:
         if not self.can_be_captured or any(
                 buffer.address % _VECTOR_BYTES for buffer in inputs.values()) or not all(
                 0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
-                and program.location(value).whole not in given for value in outputs):
+                and program.owner(value) not in given for value in outputs):
             return None
         # the memory needs no owner here: the caller owns it, and passes it with every call
         with self._buffers.replaced({value: self._device.wrap(buffer.address, buffer.nbytes, None)
@@ -336,15 +322,15 @@ class PreparedSteps:
             return self._device.capture_copying(self.queue, [
                 (self._buffers.of(value), program.specs[value].nbytes) for value in outputs])
 
-    def _built(self) -> Sequence[Callable[[], Prepared]]:
+    def _built(self) -> Sequence[Callable[[], State]]:
         """Return for each step the function that prepares it.
 
-        The function returns the step's prepared state and the cost of preparing it, or raises the
-        error of the preparation. On a device that builds several steps at once, all steps are
-        prepared before this method returns.
+        The function returns the step's prepared state, or raises the error of the preparation. On a
+        device that builds several steps at once, all steps are prepared before this method
+        returns.
         """
         steps = self._program.steps
-        made: list[Callable[[], Prepared]] = [
+        made: list[Callable[[], State]] = [
             partial(build, step.algorithm, weights, step.problem,
                     step.placed_variant or step.variant, step.device)
             for step, weights in zip(steps, self.weights, strict=True)]
@@ -355,17 +341,15 @@ class PreparedSteps:
             made[index] = ready
         return made
 
-    def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
+    def _work(self, step: Step, built: Callable[[], State]) -> Work:
         """Return the function that enqueues a step on a stream.
 
-        The step's state and cost are appended to `states` and `builds`.
+        The step's state is appended to `states`.
         """
         if _is_idle(step):
-            self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
             self.states.append(State(step.problem, step.variant, step.device))
             return lambda stream: None
-        state, cost = built()
-        self.builds.append(cost)
+        state = built()
         self.states.append(state)
         # work() must not refer to self: that would be a reference cycle, and the memory would be
         # freed only by the garbage collector
@@ -472,21 +456,3 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 
     return work
-
-
-def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """Return the text about a step that just ran, for debug levels from 2.
-    """
-    problem = step.problem
-    # elapsed_us is 0 if the step launched nothing
-    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
-    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
-            f"{step.device.name}: {duration_text(elapsed_us)}, "
-            f"{problem.flops * per_ns:.1f} GFLOP/s, {problem.least_bytes * per_ns:.1f} GB/s")
-    if level >= 3:
-        text += f" [{step.config_text}]"
-        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
-    if level >= 4:
-        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
-                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
-    return text

@@ -65,15 +65,12 @@ class Database:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
-        """Messages for the user about bad files; the keys of a dict, so that none is repeated."""
+        """Messages for the user about the file; the keys of a dict, so that none is repeated."""
         self.waiting: list[Section] = []
         """The lines that could not be written yet, the oldest first."""
         self._name = name
         self._device = dict(device)
         self._known: dict[tuple[str, str], dict[str, Any]] | None = None
-        self.elsewhere: list[tuple[Mapping[str, str], set[str]]] = []
-        """Pairs for every other combination of driver, toolkit and gossamer version: the
-        combination, and the keys of the problems that were measured with it."""
 
     @property
     def known(self) -> dict[tuple[str, str], dict[str, Any]]:
@@ -85,13 +82,14 @@ class Database:
         """
         if self._known is None:
             self._known = {}
-            self.elsewhere = []
-            for section in (*self._load(), *self.waiting):
+            sections = [*self._load(), *self.waiting]
+            for section in sections:
                 if section["made_by"] == self.made_by:
                     self._learn(section)
-                else:
-                    self.elsewhere.append(
-                        (section["made_by"], set(map(problem_of, section["candidates"]))))
+            if sections and not self._known:
+                others = " and with ".join(_versions_text(each["made_by"]) for each in sections)
+                self._say(f"{self.path}: its measurements were made with {others}, now it is "
+                          f"{_versions_text(self.made_by)}: measured again")
         return self._known
 
     def _learn(self, section: Section) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.registry import OPS
-from gossamer.plan.candidate import Measurement, counted
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store import tuning_file
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
@@ -66,8 +65,6 @@ class TuningCache(Database):
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
-        self._stale: dict[tuple[str, str], None] = {}
-        """Pairs: why stored measurements are not used, and the key of their problem."""
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Return a problem's measurements, in a fixed order.
@@ -75,26 +72,12 @@ class TuningCache(Database):
         Only measurements by the current versions of the algorithms are returned; None if there are
         none.
         """
-        key = problem_key(problem)
-        lines = self.known.get(("candidates", key), {}).values()
+        lines = self.known.get(("candidates", problem_key(problem)), {}).values()
         sources = {name: _source(problem.op, name, self._owner)
                    for name in {line["algorithm"] for line in lines}}
-        found = sorted((tuning_file.decode(line) for line in lines
-                        if line["source"] == sources[line["algorithm"]]),
-                       key=lambda measured: measured.candidate_key)
-        present = {measured.algorithm for measured in found}
-        for name, source in sources.items():
-            if source is not None and name not in present:
-                self._stale[f"by {name} were made before it was changed", key] = None
-        differences: list[list[str]] = [] if lines else [
-            [f"{name} {made_by.get(name) or 'none'}, now {now or 'none'}"
-             for name, now in self.made_by.items() if made_by.get(name, "") != now]
-            for made_by, problems in self.elsewhere if key in problems]
-        if differences:
-            # of several sections with the problem, report the one with the fewest differences
-            nearest = min(differences, key=len)
-            self._stale[f"were made with {' and '.join(nearest)}", key] = None
-        return found or None
+        return sorted((tuning_file.decode(line) for line in lines
+                       if line["source"] == sources[line["algorithm"]]),
+                      key=lambda measured: measured.candidate_key) or None
 
     def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
         """Add measurements that the current versions of the algorithms made.
@@ -150,13 +133,6 @@ class TuningCache(Database):
             self.add("plans", {
                 key: tuning_file.encode_plan(*described) for key, described in timings.items()})
 
-    @property
-    def notices(self) -> list[str]:
-        """Messages for the user about bad files and outdated measurements."""
-        return [*self.messages, *(
-            f"measurements of {counted(number, 'layer')} {reason}: measured again"
-            for reason, number in Counter(reason for reason, _ in self._stale).items())]
-
 
 def file_name(device: Device) -> str:
     """Return the file name for a kind of device.
@@ -202,4 +178,4 @@ class Caches:
     @property
     def notices(self) -> list[str]:
         """Messages for the user about measurement files."""
-        return [line for cache in self._caches.values() for line in cache.notices]
+        return [line for cache in self._caches.values() for line in cache.messages]

@@ -15,7 +15,7 @@ from gossamer.measure import Timing
 from gossamer.plan.candidate import Measurement, rounded
 
 FORMAT = "gossamer measurements"
-VERSION = 11
+VERSION = 12
 Section = dict[str, Any]
 """The measurements of one combination of driver, toolkit and gossamer version: lines by key, for
 each kind of KINDS."""

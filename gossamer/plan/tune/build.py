@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
-from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.candidate_checks import BuiltCheck, CandidateChecks
 from gossamer.plan.tune.memory import CandidateMemory
@@ -26,16 +23,13 @@ _AHEAD = 2
 """Maximum number of candidates per processor that are being built or wait to be measured. It
 exceeds 1 because a build mostly waits for a compiler, which is another process. It is small because
 builds that are started early may turn out to be unnecessary."""
-_MANY = 8
-"""Processes that open the device are started only for at least this number of vendor-library
-candidates."""
 _REFERENCES = 2
 """Maximum number of references that are computed at the same time. A reference consists of many
 short operations that need the GIL. More threads would take longer in total, and delay the thread
 that times candidates."""
 
-BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
-"""A candidate that is ready to run, its build cost, and its check."""
+BuiltCandidate = tuple[State, BuiltCheck]
+"""A candidate that is ready to run, and its check."""
 
 
 class CandidateBuilds:
@@ -75,16 +69,6 @@ class CandidateBuilds:
                 pool.shutdown(wait=False, cancel_futures=True)
             self._building.clear()
             self._sets.clear()
-
-    def start_compilers(self, rows: Sequence[Row]) -> None:
-        """Start the processes that compile the candidates of these rows.
-
-        Processes that open the device are started only for many vendor-library candidates.
-        """
-        self.compilers.start()
-        if self.device.builds_side_by_side and sum(
-                bool(row.algorithm.vendor) for row in rows) >= _MANY:
-            self.compilers.start(on_device=True)
 
     @property
     def rows(self) -> Collection[Row]:
@@ -135,20 +119,17 @@ class CandidateBuilds:
         return self._sets[key].result()
 
     def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:
-        """Return a ready candidate, its build cost, and its check."""
+        """Return a ready candidate and its check."""
         # packed weights are shared by builds as long as one of the builds holds a reference to them
         weights = layer.weights_on(self.device)
-        start = time.perf_counter()
         work = algorithm.work_ahead(layer.problem, variant, self.device)
         if work is not None:
             with suppress(NoProcessError):
-                self.compilers.ask(
-                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
-        ahead_s = time.perf_counter() - start
+                self.compilers.do(
+                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}")
         try:
-            state, cost = build(algorithm, weights, layer.problem, variant, self.device)
+            state = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
             # the thread that times candidates needs the checks even if the build failed
             candidates = self.set_of(layer)
-        return (state, replace(cost, seconds=cost.seconds + ahead_s),
-                candidates.build_check(algorithm, variant))
+        return state, candidates.build_check(algorithm, variant)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Device
 from gossamer.device.native.threads import Jobs
 from gossamer.errors import first_line
 from gossamer.measure import Work
@@ -22,8 +22,7 @@ from gossamer.plan.candidate import Measurement
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.discontinuity import Bounds, bounds, continuous_parts, has_discontinuities
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.output_errors import VALUES_OF_ERROR, error_of, handles
-from gossamer.tensor import TensorSpec
+from gossamer.plan.tune.output_errors import VALUES_OF_ERROR, error_of
 
 _CHECKED_IMAGES = 3
 """Minimum number of images that are compared with the reference."""
@@ -94,8 +93,8 @@ class CandidateChecks:
             if algorithm.supports(part, self.device) is None:
                 # a vendor's library may support the candidate's epilogue but not this problem's
                 with suppress(Exception) if algorithm.vendor else nullcontext():
-                    state, _ = build(algorithm, self.weights, part, variant, self.device)
-                    built.append((expected, state))
+                    built.append((expected, build(algorithm, self.weights, part, variant,
+                                                  self.device)))
         return built
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
@@ -188,12 +187,13 @@ class CandidateChecks:
         the reference, too.
         """
         rounding = self._rounding_of(variant)
-        limits = self._bounds_of(rounding) if self._is_discontinuous else None
+        nowhere: list[Bounds | None] = [None] * len(self._expected)
+        limits = [*self._bounds_of(rounding)] if self._is_discontinuous else nowhere
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if not error <= LARGEST_ERROR[rounding]:
             raise WrongNumbersError(error)
         for expected, other in check:
-            _, off = self._compared_work(algorithm, variant, other, expected, None)
+            _, off = self._compared_work(algorithm, variant, other, expected, nowhere)
             error = max(error, off)
         if not error <= max(LARGEST_ERROR[rounding], LARGEST_ERROR[variant.precision]):
             raise WrongNumbersError(error)
@@ -201,7 +201,7 @@ class CandidateChecks:
 
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
-                       limits: Sequence[Bounds] | None) -> tuple[Work, float]:
+                       limits: Sequence[Bounds | None]) -> tuple[Work, float]:
         """Run a prepared problem once; return its work and its error."""
         device, memory = self.device, self.memory
         sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
@@ -222,29 +222,15 @@ class CandidateChecks:
         error = math.inf
         try:
             work(None)
-            if memory.on_device is None:
-                device.synchronize()
-            error = max(self._error(index, buffer, spec, expected, limits)
-                        for index, (buffer, spec) in enumerate(
-                            zip(guarded, variant.outputs, strict=True)))
+            device.synchronize()
+            error = max(error_of(buffer, spec, right, self._images, limit)
+                        for buffer, spec, right, limit in zip(
+                            guarded, variant.outputs, expected, limits, strict=True))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have overwritten its inputs, too
                 memory.examples.forget()
         return work, error
-
-    def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
-               limits: Sequence[Bounds] | None) -> float:
-        """Return the error of an output; see error_of()."""
-        on_device = self.memory.on_device
-        if on_device is not None and limits is None and handles(spec):
-            right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),
-                                       "what is expected")
-            error = on_device.error_of(buffer, spec, right, self._images)
-            if error is not None:
-                return error
-        return error_of(buffer, spec, expected[index], self._images,
-                        None if limits is None else limits[index])
 
 
 def reason_of(failure: Exception) -> str:

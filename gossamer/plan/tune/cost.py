@@ -9,7 +9,8 @@ from gossamer.tensor import TensorSpec
 
 LEAST_SHARE = 0.4
 """Lower bound of a measured time, as a share of the estimate. It is well below 1, because the
-models of algorithms were fitted on few devices."""
+models of algorithms were fitted on few devices, and because a library's last config may take half
+the time of its first config."""
 _GPU_US, _PROCESSOR_US = 2.0, 5.0
 """Time of an empty launch in microseconds."""
 _FASTER = {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0}

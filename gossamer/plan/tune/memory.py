@@ -14,7 +14,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.lru_cache import LruCache
-from gossamer.plan.tune.output_errors import GUARD, DeviceCheck, checks_in_memory
+from gossamer.plan.tune.output_errors import GUARD
 from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 8, 2**33
@@ -36,13 +36,10 @@ class CandidateMemory:
     the old memory.
 
     examples: the inputs.
-    on_device: the kernels that check candidates in the device's memory. None if the device shares
-    its memory with the host; in this case the host checks the candidates.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.on_device = DeviceCheck(device) if checks_in_memory(device) else None
         self.examples = Examples(device)
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
@@ -65,13 +62,10 @@ class CandidateMemory:
         Each guard is at least as long as the device's alignment. All bytes have the value of the
         guard byte.
         """
-        device = self.device
-        nbytes = (-(-spec.nbytes // device.alignment) + 2) * device.alignment
+        alignment = self.device.alignment
+        nbytes = (-(-spec.nbytes // alignment) + 2) * alignment
         memory = self._buffer("a candidate's output", nbytes, index).view(0, nbytes)
-        if self.on_device is not None:
-            self.on_device.fill_with_guards(memory)
-            return memory
-        device.write(memory, np.full(nbytes, GUARD, np.uint8))
+        self.device.write(memory, np.full(nbytes, GUARD, np.uint8))
         return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:

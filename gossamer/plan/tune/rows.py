@@ -14,7 +14,6 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate, CandidateKey, Measurement, candidate_key
-from gossamer.plan.policy import reason_build_too_long
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import Caches
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us, model_us
@@ -29,10 +28,6 @@ factor exceeds 1 because a fusion may save conversions."""
 UNTIMED = 0.95
 """Factor on the estimate of a row without a time, so that a row whose estimate equals the best
 measured time is measured."""
-
-_LEAST_SHARE_OF_CONFIGS = 0.5
-"""Lower bound of a row's time, as a share of the estimate from the model and from other configs of
-its algorithm: a library's last config may take half the time of its first config."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """Formats and precision of a candidate."""
@@ -150,9 +145,7 @@ class Group:
         alone if there are none.
         """
         ratio = self.ratio(row.algorithm)
-        if ratio is None:
-            return LEAST_SHARE * row.model_us
-        return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
+        return LEAST_SHARE * row.model_us * (1.0 if ratio in (None, math.inf) else ratio)
 
     def expected_us(self, row: Row) -> float:
         """Return the estimated time of a row that has none.
@@ -253,7 +246,7 @@ class Rows:
             for algorithm in node.algorithms:
                 group = self._group(timed_problem(problem, algorithm), layer, node.device)
                 group.join(times)
-                for variant in self._space.buildable(algorithm, problem, node.device):
+                for variant in self._space.within_effort(algorithm, problem, node.device):
                     row = Row(group, algorithm, variant, model_us(
                         algorithm, group.problem, variant, node.device))
                     row = group.rows.setdefault(row.key, row)
@@ -303,22 +296,13 @@ class Rows:
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose search has begun.
 
-        The candidates are in order of preference. Candidates that would take too long to build, or
-        that were left out, are marked as excluded. A candidate that may still be measured has an
-        estimated time.
+        The candidates are in order of preference. Candidates that were left out are marked as
+        excluded. A candidate that may still be measured has an estimated time.
         """
-        space, problem, candidates = self._space, node.layer.problem, []
-        most_s = space.limits.build_seconds
-        for algorithm in node.algorithms:
-            for variant in space.within_effort(algorithm, problem, node.device):
-                if variant.build_seconds > most_s:
-                    candidates.append(Candidate(algorithm, variant, Measurement.of(
-                        algorithm, variant,
-                        failure=reason_build_too_long(variant, most_s, space.why))))
-                    continue
-                group = self._groups[node.device.name, timed_problem(problem, algorithm)]
-                candidates.append(group.rows[candidate_key(algorithm, variant)].candidate)
-        return candidates
+        problem = node.layer.problem
+        return [self._groups[node.device.name, timed_problem(problem, algorithm)].rows[
+            candidate_key(algorithm, variant)].candidate for algorithm in node.algorithms
+            for variant in self._space.within_effort(algorithm, problem, node.device)]
 
     def store(self, rows: Iterable[Row]) -> None:
         """Store the measurements of rows that are not stored yet."""

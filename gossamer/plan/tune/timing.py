@@ -14,7 +14,7 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.io.process_pool import ProcessEndedError
 from gossamer.measure import Task, Timing, Work, repeated, sampled, wait_for_rest
 from gossamer.ops.algorithm import State
-from gossamer.plan.candidate import BuildCost, Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.fusion import WHOLE
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidate_checks import BuiltCheck
@@ -58,13 +58,13 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
         wait_for_rest()
 
 
-def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State, cost: BuildCost,
+def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State,
               check: BuiltCheck) -> Measurement:
     candidates = builds.set_of(row.group.layer)
     work, error = candidates.checked(row.algorithm, row.variant, state, check)
     row.timing = _sampled(row, work, samples)
     # the requested number of samples is stored even for a slow candidate, which has fewer
-    return Measurement.of(row.algorithm, row.variant, row.timing, cost, error=error,
+    return Measurement.of(row.algorithm, row.variant, row.timing, error=error,
                           weights=candidates.digest, samples=samples)
 
 

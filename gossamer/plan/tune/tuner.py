@@ -106,7 +106,7 @@ class Tuner:
             self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.cache = TuningCache(device) if cache is None else cache
-        self.space = Space(effort, self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
+        self.space = Space(self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
                            keeps_precisions=keeps_precisions, threads=threads)
         """The candidates of layers."""
         self._budget_s = budget_s
@@ -215,7 +215,7 @@ class Tuner:
                 for index, (layer, candidate, device) in unknown.items()}
             for index, (layer, candidate, device) in unknown.items():
                 try:
-                    state, _, check = building.pop(index).result()
+                    state, check = building.pop(index).result()
                     self._builds_on(device).set_of(layer).checked(
                         candidate.algorithm, candidate.variant, state, check)
                 except DeviceLostError:
@@ -298,7 +298,7 @@ class Tuner:
             configs = count[row.group, row.algorithm, precision]
             most = self.limits.configs_of(row.algorithm)
             if self.limits.everything or (
-                    row.group.similar is None and not row.variant.build_seconds
+                    row.group.similar is None and not row.variant.builds_long
                     and row.variant.config not in configs
                     and (most is None or len(configs) < most)):
                 configs.add(row.variant.config)
@@ -390,7 +390,7 @@ class Tuner:
         layers = {times.name for row in rows for times in row.group.layers}
         self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
         for builds, own in self._by_device(rows):
-            builds.start_compilers(own)
+            builds.compilers.start()
             self._measure_on(builds, own, required=required)
 
     def _measure_on(self, builds: CandidateBuilds, rows: Sequence[Row], *, required: bool) -> None:
@@ -398,7 +398,7 @@ class Tuner:
         while True:
             if self.is_over and not required:
                 for row in builds.give_up():
-                    self._leave_out(row, ENDED, may_differ=True)
+                    self._leave_out(row, ENDED)
             while builds.has_room and (following := next(waiting, None)) is not None:
                 if required or not self._is_useless(following):
                     builds.begin_row(following)
@@ -422,7 +422,7 @@ class Tuner:
         high.
         """
         if self.is_over:
-            self._leave_out(row, ENDED, may_differ=True)
+            self._leave_out(row, ENDED)
             return True
         least_us, limit_us = row.group.least_us(row), row.group.limit_us(row)
         if self.limits.everything or least_us < limit_us:
@@ -431,26 +431,19 @@ class Tuner:
                              f"{duration_text(limit_us)}")
         return True
 
-    def _leave_out(self, row: Row, reason: str, *, may_differ: bool = False) -> None:
+    def _leave_out(self, row: Row, reason: str) -> None:
         row.measured = Measurement.of(row.algorithm, row.variant, not_tried=True,
                                       failure=f"{NOT_TRIED}: {reason}", search=self._key)
-        row.may_differ = may_differ
+        row.may_differ = reason == ENDED
         self._done += 1
 
     def _leave_out_rest(self) -> None:
         """Leave out the rows that no round has measured."""
         for row in [row for row in self._own if row.measured is None]:
-            expected_us = row.group.expected_us(row)
-            if self.is_over:
-                self._leave_out(row, ENDED, may_differ=True)
-            elif expected_us == math.inf:
-                similar = row.group.similar
-                self._leave_out(
-                    row, "no config of the first round works" if similar is None else
-                    f"too slow for {similar.layer.name}, which differs only in its weights")
-            else:
-                us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
-                self._leave_out(row, f"not reached in any round; estimate {us}, limit {limit}")
+            us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            estimate = "" if us == math.inf else (
+                f"; estimate {duration_text(us)}, limit {duration_text(limit_us)}")
+            self._leave_out(row, ENDED if self.is_over else f"not reached in any round{estimate}")
 
     def _store(self) -> None:
         """Store the measurements, and which candidates were left out."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import numpy as np
 
@@ -17,91 +15,70 @@ from gossamer.device.registry import find
 from gossamer.errors import first_line
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
-_MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
-"""Maximum number of processes that open the device, and device memory in bytes for each."""
-_MOST = 32
-"""Maximum number of processes that compile without the device. With this many processes, compiling
-keeps up with one device on which candidates are timed. Each process takes a few hundred megabytes
-of host memory."""
+_MOST, _MEMORY_EACH = 32, 2**31
+"""Maximum number of processes, and device memory in bytes for each, because each may open the
+device. With 32 processes, compiling keeps up with one device on which candidates are timed. Each
+process takes a few hundred megabytes of host memory."""
 _NICE = 5
-"""Niceness added to processes that compile without the device. They must not delay this process,
-which times candidates meanwhile."""
-_devices: list[Device] = []
-"""In a worker process that has opened the device: the device."""
+"""Niceness added to the processes. They must not delay this process, which times candidates
+meanwhile."""
 
 
 class Compilers:
     """The processes that compile for a device.
 
-    Compiled kernels are returned through the kernel cache on disk, or as bytes. There are two pools
-    of processes. The processes of one pool, which is stored in `device.compilers`, compile sources
-    and do not open the device. The processes of the other pool open the device, because vendors'
-    libraries need it to compile.
+    Compiled kernels are returned through the kernel cache on disk, or as bytes. A process opens the
+    device only for work of vendors' libraries, which need the device to compile.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._pools: dict[bool, ProcessPool] = {}
+        self._pool: ProcessPool | None = None
 
-    def start(self, *, on_device: bool = False) -> None:
-        """Start the processes of one pool.
+    def start(self) -> None:
+        """Start the processes as `device.compilers`.
 
-        These are the processes that compile sources or, with `on_device`, those that open the
-        device. Nothing is started if these processes are running already, or if the device or
-        machine has no use for them.
+        Nothing is started if they are running already, or if the device or machine has no use for
+        them.
         """
         device = self._device
-        count = min(processors() - 1, _MOST if not on_device else min(
-            _MOST_ON_DEVICE, device.limits.memory_bytes // _MEMORY_EACH))
-        if on_device in self._pools or not device.compiles_in_processes or count < 1:
-            return
-        self._pools[on_device] = ProcessPool(
-            count, "process that compiles for candidates",
-            functools.partial(begin, device.name if on_device else None),
-            variables=blas.variables(1))
-        if not on_device:
-            device.compilers = self._pools[on_device]
+        count = min(processors() - 1, _MOST, device.limits.memory_bytes // _MEMORY_EACH)
+        if self._pool is None and device.compiles_in_processes and count > 0:
+            self._pool = device.compilers = ProcessPool(
+                count, "process that compiles for candidates", begin,
+                variables=blas.variables(1))
 
-    def ask(self, work: Callable[[Device], object], what: str) -> Future[object]:
-        """Submit a call of a vendor's library; return its future.
+    def do(self, work: Callable[[Device], object], what: str) -> None:
+        """Have a process call a vendor's library, and wait for it.
 
         work: the call, such as the result of Algorithm.work_ahead. what: description of the call.
 
-        The future's exception is ProcessEndedError if the process ended meanwhile, and
-        NoProcessError if no process has opened the device or the work fails.
+        Raises ProcessEndedError if the process ended meanwhile, and NoProcessError if there are no
+        processes or the work fails.
         """
-        if True not in self._pools:
-            nobody: Future[object] = Future()
-            nobody.set_exception(NoProcessError("no process has opened the device"))
-            return nobody
-        return self._pools[True].submit(do_work, work, what=f"was asked for {what}")
+        if self._pool is None:
+            raise NoProcessError("no process compiles")
+        self._pool.submit(do_work, work, self._device.name, what=f"was asked for {what}").result()
 
     def close(self) -> None:
         """End the processes and wait for them. Afterwards this process compiles kernels itself."""
-        if self._device.compilers is self._pools.get(False):
-            self._device.compilers = None
-        # end both pools before waiting, so that an interrupt during the wait leaves no processes
-        # running
-        for pool in self._pools.values():
-            pool.end()
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
+        if self._pool is not None:
+            if self._device.compilers is self._pool:
+                self._device.compilers = None
+            self._pool.close()
+            self._pool = None
 
 
-def begin(device: str | None) -> None:
-    """Prepare a worker process. device: name of the device that it opens."""
+def begin() -> None:
+    """Prepare a worker process."""
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")
-    if device is None:
-        os.nice(_NICE)
-    else:
-        _devices[:] = [find(device)]
+    os.nice(_NICE)
 
 
-def do_work(function: Callable[[Device], object]) -> None:
-    """Call a function with the device. Raises NoProcessError if it fails."""
+def do_work(work: Callable[[Device], object], device: str) -> None:
+    """Call a function with the named device. Raises NoProcessError if it fails."""
     try:
-        function(*_devices)
+        work(find(device))
     except Exception as error:
         raise NoProcessError(f"a process that compiles failed: {first_line(error)}") from None

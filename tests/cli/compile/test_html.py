@@ -86,13 +86,11 @@ def test_the_page_escapes_names() -> None:
     row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
            "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
            "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "error": None,
-           "best_dense_us": None, "speedup": None, "build_s": None, "build_when": None,
-           "build_cached": None, "device_bytes": None, "skips_zeros": False,
+           "best_dense_us": None, "speedup": None, "skips_zeros": False,
            "rejected": {name + "2": name},
            "candidates": [{"algorithm": name, "config": name, "layouts": [name],
                            "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
-                           "error": float("nan"), "build_s": 1.0,
-                           "build_cached": True, "device_bytes": 0, "reason": name}]}
+                           "error": float("nan"), "reason": name}]}
     facts = {**FACTS, **dict.fromkeys(("model", "device", "description", "effort", "precision",
                                        "version", "date"), name)}
     content = Page(page(facts, [Report(name, 1, [row], [name], [name])]))

@@ -47,12 +47,12 @@ def test_sums_are_exact_in_every_form(compiled_device: Device, op: str) -> None:
     assert len(np.unique(expected)) > 100
     sums = replace(problem, epilogue=Epilogue())
     assert 2**23 < OPS[op].reference(sums, [x], weights)[0].max() < 2**24
-    space = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
+    space = Space(EFFORTS["quick"], ("fp32",), keeps_precisions=False)
     seen = set()
     for algorithm in OPS[op].algorithms:
         if space.refusal_reason(algorithm, problem, compiled_device) is not None:
             continue
-        for variant in space.buildable(algorithm, problem, compiled_device):
+        for variant in space.within_effort(algorithm, problem, compiled_device):
             if (algorithm.name, variant.precision) in seen:
                 continue
             seen.add((algorithm.name, variant.precision))

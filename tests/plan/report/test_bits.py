@@ -134,8 +134,9 @@ def use_of(plan: Plan, x: np.ndarray) -> MemoryUse:
     report = plan.report(len(x))
     use = report.memory
     assert use is not None and f"memory: {use}" in str(report)
-    forms = [built.forms for built in plan.context(len(x)).steps.builds if built is not None]
-    assert plan.memory["weights"] == sum(sum(each.values()) for each in forms)
+    packed = {id(each): each.nbytes for state in plan.context(len(x)).steps.states
+              for each in state.packed}
+    assert plan.memory["weights"] == sum(packed.values())
     return use
 
 

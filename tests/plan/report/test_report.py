@@ -29,7 +29,7 @@ from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "layers", "op", "problem", "density", "algorithm", "config", "precision",
            "form", "layout", "device", "flops", "skips_zeros", "rejected", "kind", "best_sparse_us",
-           "break_even", "zeros_reason", "build_s", "build_when", "build_cached", "device_bytes"}
+           "break_even", "zeros_reason"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 
@@ -91,38 +91,6 @@ def test_text_has_a_line_for_every_step_and_note(plan: Plan, quick_device: Devic
         assert line.startswith(row["layer"]) and row["problem"] in line
     layers = sum(not step.layer.inserted for step in plan.program(1).steps)
     assert lines[-1] == f"{quick_device.name} ran all {layers} layers"
-
-
-def test_what_preparing_took_is_told_once_it_was_done(plan: Plan, quick_device: Device) -> None:
-    assert plan.report(2).build_line == "" and plan.report(2).build_s is None
-    plan(images(2))
-    report = plan.report()
-    assert {row["build_when"] for row in report.rows} == {"now"}
-    assert report.build_s == sum(row["build_s"] for row in report.rows)
-    assert report.build_line.startswith("built in ") and " now" in report.build_line
-    assert report.build_line in str(report).splitlines()
-    weight_bytes = plan.memory["weights"]
-    assert (report.device_bytes is not None) == quick_device.compiles
-    if quick_device.compiles:
-        # with CUDA the size of the kernels' code is known too
-        assert report.device_bytes is not None and report.device_bytes >= weight_bytes > 0
-        assert (report.device_bytes == weight_bytes) == (quick_device.api != "cuda")
-
-
-def test_what_preparing_took_in_words() -> None:
-    def row(layer: str, seconds: float | None, nbytes: int | None, cached: bool) -> dict[str, Any]:
-        return {"layer": layer, "build_s": seconds, "build_cached": cached,
-                "build_when": "measured", "device_bytes": nbytes}
-
-    rows = [row("a", 0.5, 2**20, False), row("b", 2.0, 2**19, True), row("c", 0.0123, None, False),
-            row("d", 0.000045, 0, False), row("e", None, None, False)]
-    assert Report("host", 1, rows).build_line == (
-        "built in 2.51 s when measured, 1.5 MiB on the device; kernels of 1 layer came from the "
-        "disk cache")
-    assert Report("host", 1, rows[3:4]).build_line == (
-        "built in 45.0 us when measured, 0.0 KiB on the device")
-    rows[1]["build_when"] = "now"
-    assert Report("host", 1, rows[:2]).build_line.startswith("built in 2.50 s when measured or now")
 
 
 def test_what_became_of_the_zeros_in_words() -> None:

@@ -16,8 +16,8 @@ class CompilingHost(HostDevice):
     compiles_in_processes = True
 
 
-def no_device(name: str | None) -> None:
-    """Fails to open a device."""
+def no_compiler() -> None:
+    """Fails as on a machine without a compiler."""
     raise CompileError("no compiler is installed")
 
 

@@ -106,7 +106,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
 
 def why_wrong(candidates: CandidateChecks, algorithm: Algorithm, variant: Variant) -> str | None:
     """Returns why a candidate's numbers are wrong; None where they are right."""
-    state, _ = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
+    state = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
     check = candidates.build_check(algorithm, variant)
     try:
         candidates.checked(algorithm, variant, state, check)

@@ -99,7 +99,7 @@ def test_what_builds_long_is_measured_where_the_plan_would_take_it(
         known: Callable[..., None]) -> None:
     class Long(Paced):
         def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-            return (replace(each, build_seconds=5.0) for each in super().variants(problem, device))
+            return (replace(each, builds_long=True) for each in super().variants(problem, device))
 
     fast = Paced("fast", 10.0, model_us=10.0)
     slow, faster = Long("slow", 5.0, model_us=20.0), Long("faster", 5.0, model_us=9.0)

@@ -58,7 +58,7 @@ class Rounding(Algorithm):
 def test_precisions_that_change_nothing_are_always_allowed(
         rounds_sums: bool, facts: tuple[ValueFacts, ...], expected: list[str]) -> None:
     problem = replace(PROBLEM, facts=facts, weights_info=WeightsInfo(facts=BYTES), result=BYTES)
-    listed = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
+    listed = Space(EFFORTS["quick"], ("fp32",), keeps_precisions=False)
     variants = listed.within_effort(Rounding(rounds_sums=rounds_sums), problem, find("host"))
     assert [variant.precision for variant in variants] == expected
 
@@ -73,7 +73,7 @@ def test_floats_that_are_rounded_to_integers_stay_in_float32(
     integer: rounded to float16, a float may be rounded to another integer."""
     problem = ElementwiseProblem((default_spec((2, 4, 6, 5)),), apply("round"), facts=facts,
                                  result=BYTES)
-    listed = Space("quick", EFFORTS["quick"], precisions, keeps_precisions=False)
+    listed = Space(EFFORTS["quick"], precisions, keeps_precisions=False)
     variants = listed.within_effort(FusedElementwise(), problem, compiled_device)
     assert {variant.precision for variant in variants} == expected
     exact = {variant.precision for variant in variants
@@ -103,7 +103,7 @@ def test_numbers_of_threads_on_the_host_do_not_count_as_configs(
         size: int, on_host: bool, tiles: int, threads: set[int | str]) -> None:
     """On other devices a setting of the same name is the number of work-items."""
     problem = replace(PROBLEM, height=size, width=size)
-    listed = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
+    listed = Space(EFFORTS["quick"], ("fp32",), keeps_precisions=False)
     variants = listed.within_effort(Threaded(), problem,
                                     find("host") if on_host else RecordingDevice())
     assert {variant["tile"] for variant in variants} == set(range(tiles))

@@ -19,7 +19,7 @@ from tests.plan.tune.build_algorithms import (
     CompilingHost,
     die,
     fail,
-    no_device,
+    no_compiler,
     remember,
 )
 from tests.processes import SECONDS
@@ -47,35 +47,28 @@ def compilers(host: Device) -> Iterator[Compilers]:
 ])
 def test_failures_are_told(compilers: Compilers, work: Callable[[Device], object],
                            kind: type[Exception], message: str) -> None:
-    compilers.start(on_device=True)
+    compilers.start()
     with pytest.raises(kind, match=message):
-        compilers.ask(work, "a plan").result(SECONDS)
+        compilers.do(work, "a plan")
     # a process that has ended is replaced
-    assert compilers.ask(remember, "a plan").result(SECONDS) is None
+    compilers.do(remember, "a plan")
 
 
 def test_processes_do_work_on_the_device(compilers: Compilers, tmp_path: Path,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    compilers.start(on_device=True)
-    compilers.ask(remember, "an answer").result(SECONDS)
+    compilers.start()
+    compilers.do(remember, "an answer")
     assert kernel_cache.stored(AHEAD) == b"host"
 
 
-def test_nothing_is_asked_where_no_process_has_opened_the_device(compilers: Compilers) -> None:
+def test_processes_that_were_closed_compile_nothing(compilers: Compilers, host: Device) -> None:
     compilers.start()
-    with pytest.raises(NoProcessError, match="no process has opened the device"):
-        compilers.ask(remember, "a plan").result(SECONDS)
-
-
-def test_pools_that_were_closed_compile_nothing(compilers: Compilers, host: Device) -> None:
-    compilers.start()
-    compilers.start(on_device=True)
     assert host.compilers is not None
     compilers.close()
     assert host.compilers is None
-    with pytest.raises(NoProcessError, match="no process has opened the device"):
-        compilers.ask(remember, "a plan").result(SECONDS)
+    with pytest.raises(NoProcessError, match="no process compiles"):
+        compilers.do(remember, "a plan")
 
 
 def test_the_compilers_of_another_plan_stay(host: Device, compilers: Compilers) -> None:
@@ -87,39 +80,40 @@ def test_the_compilers_of_another_plan_stay(host: Device, compilers: Compilers) 
     assert host.compilers is later is not None
 
 
-@pytest.mark.parametrize(("count", "memory", "sources", "on_device"), [
-    (1, 2**40, 0, 0), (2, 2**40, 1, 1), (64, 2**40, 32, 5), (64, 2**34, 32, 2), (64, 0, 32, 0)])
-def test_pools_have_as_many_processes_as_are_of_use(
-        host: Device, count: int, memory: int, sources: int, on_device: int,
+@pytest.mark.parametrize(("count", "memory", "processes"), [
+    (1, 2**40, 0), (2, 2**40, 1), (64, 2**40, 32), (64, 2**34, 8), (64, 0, 0)])
+def test_there_are_as_many_processes_as_are_of_use(
+        host: Device, count: int, memory: int, processes: int,
         monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
+
+    def pool(count: int, *others: object, **options: object) -> object:
+        started.append(count)
+        return object()
+
     monkeypatch.setattr(tune_workers, "processors", lambda: count)
-    monkeypatch.setattr(tune_workers, "ProcessPool",
-                        lambda count, *others, **options: started.append(count))
+    monkeypatch.setattr(tune_workers, "ProcessPool", pool)
     host.limits = replace(host.limits, memory_bytes=memory)
     compilers = Compilers(host)
     compilers.start()
     compilers.start()
-    assert started == [sources] * (sources > 0)
-    compilers.start(on_device=True)
-    assert started[1:] == [on_device] * (on_device > 0)
+    assert started == [processes] * (processes > 0)
 
 
-def test_processes_stand_back_unless_a_library_is_asked(compilers: Compilers) -> None:
+def test_processes_stand_back(compilers: Compilers, host: Device) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    for on_device, added in ((False, 5), (True, 0)):
-        compilers.start(on_device=on_device)
-        pool = compilers._pools[on_device]
-        assert pool.submit(os.getenv, "OMP_NUM_THREADS", what="was asked").result(
-            SECONDS) == "1"
-        pid = pool.submit(os.getpid, what="was asked").result(SECONDS)
-        # the scheduler knows no more than 19
-        assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + added, 19)
+    compilers.start()
+    pool = host.compilers
+    assert pool is not None
+    assert pool.submit(os.getenv, "OMP_NUM_THREADS", what="was asked").result(SECONDS) == "1"
+    pid = pool.submit(os.getpid, what="was asked").result(SECONDS)
+    # the scheduler knows no more than 19
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + 5, 19)
 
 
-def test_a_device_that_cannot_be_opened_elsewhere(
+def test_processes_that_do_not_start(
         compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_workers, "begin", no_device)
-    compilers.start(on_device=True)
+    monkeypatch.setattr(tune_workers, "begin", no_compiler)
+    compilers.start()
     with pytest.raises(NoProcessError, match="does not start: no compiler is installed"):
-        compilers.ask(remember, "a plan").result(SECONDS)
+        compilers.do(remember, "a plan")

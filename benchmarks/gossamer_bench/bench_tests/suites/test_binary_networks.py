@@ -93,7 +93,7 @@ def test_a_case_measures_the_network_and_states_its_memory(tmp_path: Path) -> No
 def test_rows_state_the_memory_of_the_context() -> None:
     graph = vgg_cifar10("small", 8)
     context = gossamer.compile(graph, "host", only="host_popcount").context(2)
-    use = memory_use(context.program, context.steps.builds)
+    use = memory_use(context.program, context.steps.states)
     assert described(context) == str(use) and "in fp32" in str(use)
     floats = gossamer.compile(graph, "host", only="host_im2col").context(2)
     assert described(floats) == "no layer on bits"

@@ -192,7 +192,7 @@ class _OnDevice:
                  ) -> tuple[Variant, Work, float]:
         works = []
         for algorithm, problem, variant, read, written in found:
-            state, _ = build(algorithm, self.weights, problem, variant, self.device)
+            state = build(algorithm, self.weights, problem, variant, self.device)
             works.append(partial(_launch, algorithm, state, read, written))
         times = measure(self.device, works, repeats=_LOOKS)
         best = min(range(len(found)), key=lambda number: times[number].median_us)

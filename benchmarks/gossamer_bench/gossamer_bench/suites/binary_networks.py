@@ -206,7 +206,7 @@ def described(context: Context) -> str:
     """Returns the text that a plan's row shows after the names of the algorithms. The text has the
     memory of weights and activations, and the three shares of the time that shares_text()
     returns."""
-    use = memory_use(context.program, context.steps.builds)
+    use = memory_use(context.program, context.steps.states)
     if use is None:
         return "no layer on bits"
     return "; ".join(text for text in (shares_text(context.program), str(use)) if text)

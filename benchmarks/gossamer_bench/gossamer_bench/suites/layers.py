@@ -244,7 +244,7 @@ def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
     """Prepares the layer, computed by a variant of an algorithm, for timing."""
     problem, device = on_device.layer.problem, on_device.device
     (spec,) = variant.outputs
-    state, _ = build(algorithm, on_device.weights, problem, variant, device)
+    state = build(algorithm, on_device.weights, problem, variant, device)
     sources = [on_device.source(index, source) for index, source in enumerate(variant.inputs)]
     target = device.empty(spec.nbytes, "a layer's output")
     workspace = device.empty(variant.workspace, "a layer's workspace") if (

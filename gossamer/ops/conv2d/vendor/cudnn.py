@@ -37,9 +37,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import pack
 
 _LAYOUTS = ("NHWC", "NCHW")
-_COMPILING_SECONDS = 0.1
-"""Expected seconds to build a plan with a fused epilogue, for which cuDNN compiles a kernel;
-measured on the host of an H200."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 _SOONEST_FIRST = tuple(reversed(PRECISIONS))
 """Precisions in ascending order of the time that cuDNN needs to offer plans."""
@@ -199,5 +196,4 @@ def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,
     x, y = form.spec(problem.inputs[0].shape), form.spec(problem.outputs[0].shape)
     return Variant((("rank", rank), ("epilogue", epilogue)),
                    (x, *[y] * problem.epilogue.tensor_count), (y,), form.precision,
-                   offer.plans[rank].workspace,
-                   _COMPILING_SECONDS if epilogue == _FUSED else 0.0)
+                   offer.plans[rank].workspace, builds_long=epilogue == _FUSED)

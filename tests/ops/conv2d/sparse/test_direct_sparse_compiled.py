@@ -211,16 +211,6 @@ def test_long_code_is_no_candidate() -> None:
                            for config in offered)
 
 
-def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
-    problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
-    variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
-    for variant in variants:
-        division = GeneratedTiling(problem, sizes_of(GeneratedConfig, variant),
-                                   variant.precision == "fp16")
-        assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
-    assert 15 < max(variant.build_seconds for variant in variants) <= 240
-
-
 @pytest.mark.parametrize("halves", [False, True])
 def test_the_config_with_the_shortest_code_is_among_them(halves: bool) -> None:
     problem = with_density(Conv2dProblem(2, 1024, 1, 1, 1000, (1, 1)), 0.1)

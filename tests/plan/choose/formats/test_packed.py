@@ -155,7 +155,7 @@ def program_of(layers: list[Layer], device: Device, **layouts: str) -> Program:
         if layer.inserted:
             space = Space.unmeasured()
             algorithm = eligibility(layer, device, space.refusal_reason)[0][0]
-            return LayerChoice(algorithm, next(space.buildable(algorithm, layer.problem, device)),
+            return LayerChoice(algorithm, space.within_effort(algorithm, layer.problem, device)[0],
                                device)
         toy = (ToyConv("writer", writes=Format("NHWC")) if layer.name == "conv0"
                else ToyConv("reader", reads=Format(layouts[layer.name])))

@@ -79,7 +79,7 @@ def test_of_fusions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPat
     assert rejected["layer by layer"] == "30.0 us against 12.0 us"
     # whether the pair is timed at all depends on how long the layers really took
     assert rejected["fused_pair"] in {
-        f"middle0 + shrink0: middle0 is computed in {FUSION}",
+        f"middle0 + shrink0: its layers are computed in {FUSION}",
         "not tried: its layers are computed by a fusion that takes much less"}
 
 

@@ -16,7 +16,6 @@ import gossamer
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
-from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
 from gossamer.plan.choose.assigner import Assigned, Assigner
 from gossamer.plan.choose.outcomes import EndToEnd
@@ -146,16 +145,6 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return room
 
 
-def test_programs_that_do_not_fit_together_are_timed_in_turn(
-    make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
-    plan = make()
-    assert algorithm(plan.program(2)) == DENSE and rounds == [[DEPTHWISE], [DENSE]]
-    # all memory was given back
-    assert algorithm(make().program(3)) == DENSE and rounds[2:] == [[DEPTHWISE], [DENSE]]
-
-
 def test_a_program_that_does_not_fit_alone_is_tried_again_later(
     make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,30 +153,6 @@ def test_a_program_that_does_not_fit_alone_is_tried_again_later(
     assert outcomes(make())[OTHER] == "does not run: host has no room"
     narrow[0] = 2
     assert algorithm(make().program(2)) == DENSE and rounds == [[DEPTHWISE, DENSE]]
-
-
-def test_what_was_timed_before_an_interruption_is_kept(
-    make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reset(monkeypatch, **{DEPTHWISE: 100.0})
-    interleave = plan_times.interleave
-
-    def interrupted(tasks: Sequence[Task], **options: float) -> list[Timing]:
-        try:
-            return interleave(tasks, **options)
-        except KeyError:
-            raise KeyboardInterrupt from None
-
-    monkeypatch.setattr(plan_times, "interleave", interrupted)
-    plan = make()
-    with pytest.raises(KeyboardInterrupt):
-        plan.program(2)
-    assert plan.planned_batches == []
-    narrow[0] = 2
-    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
-    again = make()
-    assert again.tuner is not None and algorithm(again.program(2)) == DENSE
-    assert again.tuner.measured == 0 and rounds == [[DENSE, DEPTHWISE]]
 
 
 def test_a_program_that_cannot_be_built_leaves_none_in_memory(

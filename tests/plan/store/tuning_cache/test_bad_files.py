@@ -130,7 +130,7 @@ def test_a_bad_data_base_is_set_aside_whole(tmp_path, name, first):
         assert stored.get(problem()) is None
     stored.put({problem(2): [measured()]})
     assert stored.get_plan("plan key") is None
-    (notice,) = stored.notices
+    (notice,) = stored.messages
     aside = path.with_name(f"{path.name}.{kind}")
     assert str(path) in notice and aside.name in notice and "\n" not in notice
     assert aside.read_bytes() == bad
@@ -154,7 +154,7 @@ def test_an_empty_file_is_a_data_base_without_measurements(tmp_path):
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
     stored.put({problem(): [measured()]})
-    assert cache(tmp_path).get(problem()) == [measured()] and stored.notices == []
+    assert cache(tmp_path).get(problem()) == [measured()] and stored.messages == {}
 
 
 def test_bad_files_do_not_replace_each_other(tmp_path):
@@ -176,7 +176,7 @@ def test_what_is_no_file_is_set_aside(tmp_path, kind):
     assert stored.get(problem()) is None
     stored.put({problem(): [measured()]})
     assert path.is_file() and path.with_name(path.name + ".foreign").exists()
-    assert len(stored.notices) == 1
+    assert len(stored.messages) == 1
 
 
 def test_a_file_that_cannot_be_set_aside_is_left_as_it_is(tmp_path, monkeypatch):
@@ -206,6 +206,6 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path, monkeypatch):
         with pytest.warns(GossamerWarning, match="unable to open database file"):
             stored.put({problem(2): [measured()]})
         assert stored.get(problem(2)) == [measured()]
-    (notice,) = stored.notices
+    (notice,) = stored.messages
     assert f"{path} cannot be read (unable to open database file)" in notice
     assert database.read(path) == content

@@ -79,7 +79,7 @@ def test_a_read_only_folder_with_a_journal_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
-    (notice,) = stored.notices
+    (notice,) = stored.messages
     assert f"{path} cannot be read (another process was writing" in notice
 
 
@@ -146,7 +146,7 @@ def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
     os.utime(stored.path, (0, 0))
     stored.put({problem(2): [measured()]})
     assert cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
-    assert stored.notices == later.notices == []
+    assert stored.messages == later.messages == {}
 
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of POSIX")
@@ -165,7 +165,7 @@ def test_a_data_base_that_is_locked_too_long_only_delays_the_writing(tmp_path, m
         # many accesses wait no longer than one
         assert 0.2 < time.monotonic() - start < 1.5
         assert not stored.is_kept and stored.get(problem(1)) == [measured()]
-    (notice,) = stored.notices
+    (notice,) = stored.messages
     assert "locked" in notice and str(stored.path) in notice
     stored.put({problem(2): [measured()]})
     assert stored.is_kept and cache(tmp_path).get(problem(1)) == [measured()]
@@ -200,7 +200,7 @@ def test_two_processes_lose_nothing(tmp_path):
         for number in (1, 2):
             assert stored.get(problem(1000 * number + rows)) == [measured("tile=8")]
             assert stored.get_plan(f"{number}, {rows}") == TIMING
-    assert stored.notices == []
+    assert stored.messages == {}
 
 
 def _rows(path):
