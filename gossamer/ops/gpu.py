@@ -72,6 +72,16 @@ def groups_per_unit(shared_bytes: int, limits: Limits, most: int) -> int:
     return max(1, min(most, fitting))
 
 
+def clusters_at_once(cluster: int, limits: Limits) -> int:
+    """Return the number of clusters that run at once, with one work-group per multiprocessor.
+
+    cluster: number of work-groups per cluster; 1 for no clusters.
+    """
+    if cluster == 1:
+        return limits.compute_units
+    return limits.compute_units // _LARGEST_GPC * (_LARGEST_GPC // cluster)
+
+
 def copy_rate(at_once: int) -> float:
     """Return the bytes per cycle that a multiprocessor copies to shared memory.
 

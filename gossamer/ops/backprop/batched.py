@@ -30,6 +30,7 @@ from gossamer.ops.backprop.kernels import (
     padded,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.gpu import clusters_at_once
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
@@ -355,7 +356,7 @@ def _expected_time(layout: _Layout, problem: BackpropProblem, limits: Limits) ->
 
     Fewer warps hide less latency, so the cycles of a layout are multiplied by 1 + 32 / threads.
     """
-    at_once = max(1, limits.compute_units // layout.groups)
+    at_once = max(1, clusters_at_once(layout.groups, limits))
     return -(-problem.networks // at_once) * layout.cycles * (1 + 32 / layout.threads)
 
 
