@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.errors import GossamerError, UnsupportedError
@@ -46,12 +46,14 @@ class Assigned:
     cost_us: cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
     conversions: the conversions of values between the candidates, in the order of the network.
+    choices: the keys of the options that are taken, as in `Option.choice`.
     """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
     conversions: tuple[Conversion, ...]
+    choices: frozenset[Hashable] = frozenset()
 
 
 class Assigner:
@@ -112,7 +114,8 @@ class Assigner:
         return _choice(node, min(usable(layer, node.candidates, node.device),
                                 key=lambda candidate: candidate.cost), {})
 
-    def checked(self, restriction: Restriction | None = None) -> Assigned:
+    def checked(self, restriction: Restriction | None = None,
+                excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment with measured conversions and checked candidates.
 
         Each candidate was checked to be correct with the constants of its layer. A layer that no
@@ -120,11 +123,12 @@ class Assigner:
 
         restriction: decides which candidates are admitted. If the policy's `only` names an
         algorithm, the default admits the candidates of this algorithm. If not, it admits all.
+        excluded: assignments that are not returned.
 
         Raises UnsupportedError if the host cannot compute a layer either.
         """
         while True:
-            assigned = self.assigned(restriction or self._asked_for)
+            assigned = self.assigned(restriction or self._asked_for, excluded=excluded)
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
             if not (self._table.measure_estimated(assigned.conversions)
@@ -144,14 +148,14 @@ class Assigner:
             node.candidates[node.candidates.index(candidate)] = verified
         return bool(wrong)
 
-    def assigned(self, restriction: Restriction) -> Assigned:
+    def assigned(self, restriction: Restriction, excluded: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment of layers and fusions.
 
         If a candidate may still be measured, its cost is its estimated time. If a conversion was
         not measured, its cost is a lower bound of the conversion's time. Raises UnsupportedError if
         every assignment has infinite cost.
 
-        restriction: as in checked().
+        restriction, excluded: as in checked().
         """
         options = self._options(restriction)
         network = self._network
@@ -160,7 +164,8 @@ class Assigner:
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
             assignment = minimise([option for option, _, _ in options], fixed,
-                                  self._table.conversion_us, required=required)
+                                  self._table.conversion_us, required=required,
+                                  excluded=[each.choices for each in excluded])
         except NoAssignmentError as error:
             forced = "" if self._only is None else f"; omit only={self._only!r}"
             raise UnsupportedError(f"{self._table.device.name}: {error}{forced}") from None
@@ -168,7 +173,8 @@ class Assigner:
         return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
                         {node.layer.name: option.reads[0][2]
                          for option, node, candidate in taken if candidate is None},
-                        assignment.cost, assignment.conversions)
+                        assignment.cost, assignment.conversions,
+                        frozenset(option.choice for option, _, _ in taken))
 
     def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
@@ -187,7 +193,8 @@ class Assigner:
             unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
                 (self._option(node.layer, self._table.likely_us(node, candidate),
-                              *candidate.formats, 0 if restriction(node, candidate) else unwanted),
+                              *candidate.formats, 0 if restriction(node, candidate) else unwanted,
+                              candidate.algorithm.name),
                  node, candidate) for candidate in allowed(restriction, node)]
         computed = {name for option, _, _ in options for name in option.nodes}
         for node in self._table.of_layers:
@@ -196,7 +203,7 @@ class Assigner:
         return options
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
-                outputs: Sequence[Format], unwanted: int = 0) -> Option:
+                outputs: Sequence[Format], unwanted: int = 0, kind: str = "") -> Option:
         """Return the option that computes a layer or fusion in these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
@@ -207,7 +214,7 @@ class Assigner:
                      if value in formats]
         return Option(cost, layer.computes, tuple(reads),
                       tuple(zip(layer.outputs, outputs, strict=True)), bool(layer.covers),
-                      unwanted)
+                      unwanted, kind)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return a reshape's possible input and output formats.

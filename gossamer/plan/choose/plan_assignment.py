@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,7 @@ class Option:
     option's node that reads the value, the value's name, and the format that the option requires.
     writes: the values that the option writes for other options, each with its format.
     of_fusion: whether the option belongs to an algorithm that may compute several nodes.
+    kind: the name that distinguishes options with the same effect when assignments are excluded.
     unwanted: number of the option's nodes that another option should compute if possible. The sum
     of these numbers over an assignment is minimised first, and the cost second.
     """
@@ -90,10 +91,20 @@ class Option:
     writes: tuple[tuple[str, Any], ...]
     of_fusion: bool = False
     unwanted: int = 0
+    kind: str = ""
+
+    @property
+    def choice(self) -> Hashable:
+        """The key by which assignments are excluded.
+
+        An excluded assignment is given by the keys of its options. An assignment that has all of
+        these keys is not returned.
+        """
+        return self.effect, self.kind
 
     @cached_property
     def effect(self) -> Hashable:
-        """All fields except `cost`: those that other options depend on."""
+        """All fields except `cost` and `kind`: those that other options depend on."""
         return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
@@ -113,7 +124,8 @@ class PlanAssignment:
 
 def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              conversion: Callable[[str, Any, Any], float], *,
-             required: Mapping[str, Any], slack: float = SLACK) -> PlanAssignment:
+             required: Mapping[str, Any], slack: float = SLACK,
+             excluded: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
     """Return the cheapest plan assignment within a slack.
 
     If the costs of several options of a node are nearly equal, they are treated as equal, and the
@@ -139,6 +151,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity if no copy is possible.
     Formats are compared by equality.
+    excluded: assignments that are not returned, each as the keys (`Option.choice`) of its options.
 
     Raises NoAssignmentError if every plan assignment has infinite cost.
     """
@@ -152,11 +165,14 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     needed: defaultdict[str, defaultdict[Port, _ByFormat]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list)))
     index_of: dict[int, int] = {}
-    for index, rank, cost in _states(everything, slack):
+    variable_of: dict[Hashable, int] = {}
+    key_of = (lambda option: option.choice) if excluded else (lambda option: option.effect)
+    for index, rank, cost in _states(everything, slack, key_of):
         option = everything[index]
         variable = program.variable(cost, _PREFERRED * rank + _UNWANTED * option.unwanted,
                                     is_state=True)
         index_of[variable] = index
+        variable_of[key_of(option)] = variable
         for node in option.nodes:
             computing[node][variable] = option
         for value, format_ in option.writes:
@@ -175,6 +191,10 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
         conversion_of.update(
             _add_conversions(program, value, given[value], readers.values(), conversion))
 
+    for choices in excluded:
+        program.limit([variable_of[choice] for choice in choices if choice in variable_of],
+                      -math.inf, len(choices) - 1.0)
+
     values = program.solution(_TOTAL / (least or 1.0))
     taken = [index for variable, index in index_of.items()
              if values[variable] > 0.5 and index < len(options)]
@@ -185,15 +205,18 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     return PlanAssignment(tuple(taken), conversions, cost)
 
 
-def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int, float]]:
-    """Yield one state for each effect: the option to take, its rank, and its cost.
+def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], Hashable]
+            ) -> Iterator[tuple[int, int, float]]:
+    """Yield one state for each group of options: the option to take, its rank, and its cost.
 
     The items of a state are the index of an option, its position among the options of the same
     nodes, and the cost that is used for it.
+
+    key_of: function that returns the key by which options are grouped, such as their effect.
     """
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
-        key = option.effect
+        key = key_of(option)
         least[key] = min(option.cost, least[key])
         if not option.of_fusion:
             alone = option.nodes, option.unwanted
@@ -201,7 +224,7 @@ def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int,
     found: dict[Hashable, tuple[int, int, float]] = {}
     ranks: Counter[tuple[str, ...]] = Counter()
     for index, option in enumerate(options):
-        rank, key = ranks[option.nodes], option.effect
+        rank, key = ranks[option.nodes], key_of(option)
         ranks[option.nodes] += 1
         if option.cost == math.inf or option.cost > least[key] * (1 + slack):
             continue

@@ -1,9 +1,9 @@
 """Times a few assignments as whole programs.
 
 The cheapest assignment is based on the times of layers that ran alone. Such times do not include
-the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore it is
-timed as a whole program beside three other plans: dense algorithms only, one thread per layer, and
-the whole network in one call of a library.
+the effects of one layer on the next: cached data, overlap, and gaps between layers. Therefore the
+cheapest assignments are also timed as whole programs. Three other plans are timed with them: dense
+algorithms only, one thread per layer, and the whole network in one call of a library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceLostError, GossamerError, first_line
+from gossamer.errors import DeviceLostError, GossamerError, UnsupportedError, first_line
 from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.plan.choose.assigner import Assigned, Assigner, Restriction, dense, one_thread, whole
@@ -24,6 +24,9 @@ from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, progr
 from gossamer.plan.fusion import WHOLE, is_one_part
 from gossamer.plan.program import Program
 from gossamer.plan.tune.tuner import Tuner
+
+_NEXT = ("second choice", "third choice")
+"""Names of the next cheapest assignments."""
 
 
 def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
@@ -44,13 +47,17 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
         return chosen  # an empty batch
     programs = {MEASURED: (chosen.program, cheapest)}
     failures: dict[str, EndToEnd] = {}
+    found = [cheapest]
     for plan, restriction in _restrictions(assigner, cheapest).items():
         try:
-            assigned = assigner.checked(restriction)
+            assigned = assigner.checked(restriction, excluded=[] if restriction else found)
+            found.append(assigned)
             programs[plan] = accurate(assigner.program(assigned)), assigned
         except DeviceLostError:
             raise
         except (GossamerError, ValueError) as error:
+            if restriction is None and isinstance(error, UnsupportedError):
+                continue  # there is no further assignment
             failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, (program, _) in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
@@ -72,9 +79,13 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     return replace(compared, program=assigner.program(programs[taken][1], why), why=why)
 
 
-def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction]:
-    """Return the restrictions of the assignments to compare, by the names of the assignments."""
-    restrictions: dict[str, Restriction] = {}
+def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:
+    """Return the restrictions of the assignments to compare.
+
+    The keys are names of the assignments. None stands for the cheapest assignment that was not
+    tried yet.
+    """
+    restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
     if any(not candidate.algorithm.dense for _, candidate in cheapest.taken):
         restrictions[DENSE_ONLY] = dense
     if not all(itertools.starmap(one_thread, cheapest.taken)) and all(

@@ -11,6 +11,7 @@ import pytest
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
 from tests.plan.choose.fusions.toy import (
+    ALONE_US,
     FUSION,
     LAYERS,
     NAME,
@@ -43,7 +44,6 @@ def times_by_algorithm(monkeypatch: pytest.MonkeyPatch, fused: float, alone: flo
 
 def test_a_fusion_that_is_slower_as_a_whole_is_left(monkeypatch: pytest.MonkeyPatch,
                                                     tmp_path: Path) -> None:
-    monkeypatch.setattr(FusedBlock, "dense", False)
     set_costs(monkeypatch, 25.0)
     times_by_algorithm(monkeypatch, fused=50.0, alone=20.0)
     plan = make_plan(blocks(1), tmp_path)
@@ -51,13 +51,26 @@ def test_a_fusion_that_is_slower_as_a_whole_is_left(monkeypatch: pytest.MonkeyPa
     rows = {row["plan"]: row for row in plan.report(2).plans}
     assert rows["measured choice"]["outcome"] == "50.0 us against 20.0 us"
     (taken,) = [name for name, row in rows.items() if row["is_taken"]]
-    assert taken == "dense algorithms only"
+    assert taken == "second choice"
     assert plan.report(2).rows[0]["rejected"][NAME] == (
         f"{FUSION}: 25.0 us against 30.0 us, but the plan of the {taken} is faster as a whole")
     y = plan(images(2))
     plan.save(tmp_path / "a.plan")
     loaded = type(plan).load(tmp_path / "a.plan")
     np.testing.assert_array_equal(loaded(images(2)), y)
+
+
+def test_a_fusion_that_is_faster_as_a_whole_is_taken(monkeypatch: pytest.MonkeyPatch,
+                                                     tmp_path: Path) -> None:
+    set_costs(monkeypatch, 3.5 * ALONE_US)
+    times_by_algorithm(monkeypatch, fused=20.0, alone=50.0)
+    plan = make_plan(blocks(1), tmp_path)
+    assert step_names(plan) == [FUSION]
+    report = plan.report(2)
+    assert report.end_to_end_us == 20.0 and report.rows[0]["layers"] == LAYERS
+    assert [row["plan"] for row in report.plans if row["is_taken"]] == ["second choice"]
+    assert report.rows[0]["rejected"]["layer by layer"] == (
+        "30.0 us against 35.0 us, but the plan of the second choice is faster as a whole")
 
 
 @pytest.mark.parametrize(("tolerance", "precision"), [(0.1, "fp16"), (1e-6, "fp32")])

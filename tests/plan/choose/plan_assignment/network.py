@@ -29,12 +29,12 @@ class AssignmentNode:
     outputs: tuple[str, ...]
 
     def all_options(self, name: str) -> list[Option]:
-        """Returns the options of the node as minimise() takes them."""
+        """Returns the options of the node as minimise() takes them, each of a kind of its own."""
         return [Option(option.cost, (name,), tuple(
             ((name, port), *read) for port, read in enumerate(
                 zip(self.inputs, option.needs, strict=True))),
-            tuple(zip(self.outputs, option.gives, strict=True)))
-            for option in self.options]
+            tuple(zip(self.outputs, option.gives, strict=True)), kind=str(index))
+            for index, option in enumerate(self.options)]
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,15 @@ class Network:
     def conversion(self, value: str, source: Hashable, target: Hashable) -> float:
         return self.conversions[value, source, target]
 
-    def minimise(self, slack: float = 0.02) -> PlanAssignment:
+    def minimise(self, slack: float = 0.02,
+                 excluded: Iterable[tuple[int, ...]] = ()) -> PlanAssignment:
         """Returns the cheapest plan assignment; its options are the index of each node's option.
-        """
-        options = [option for number, node in enumerate(self.nodes)
-                   for option in node.all_options(f"node {number}")]
-        found = minimise(options, self.fixed, self.conversion, required=self.required, slack=slack)
+        excluded: assignments that are not returned."""
+        of_nodes = [node.all_options(f"node {number}") for number, node in enumerate(self.nodes)]
+        options = [option for of_node in of_nodes for option in of_node]
+        found = minimise(options, self.fixed, self.conversion, required=self.required, slack=slack,
+                         excluded=[[of_node[index].choice for of_node, index
+                                 in zip(of_nodes, other, strict=True)] for other in excluded])
         first = list(itertools.accumulate((len(node.options) for node in self.nodes), initial=0))
         return replace(found, options=tuple(
             index - first[number] for number, index in enumerate(found.options)))

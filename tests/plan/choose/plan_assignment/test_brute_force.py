@@ -74,6 +74,21 @@ def test_no_node_has_an_option_of_the_same_layouts_that_is_cheaper_by_more(
                    if (option.needs, option.gives) == (assigned.needs, assigned.gives))
 
 
+@given(networks(integer_costs))
+@settings(max_examples=100)
+def test_the_next_assignments_are_those_that_brute_force_finds(network: Network) -> None:
+    costs = network.all_costs()
+    found: list[tuple[int, ...]] = []
+    for least in sorted(costs.values())[:3]:
+        assignment = network.minimise(0.0, found)
+        assert assignment.options not in found
+        assert assignment.cost == costs[assignment.options] == least
+        found.append(assignment.options)
+    if len(costs) == len(found):
+        with pytest.raises(ValueError, match="no plan assignment has a finite cost"):
+            network.minimise(0.0, found)
+
+
 @given(networks(st.floats(0.01, 100.0)))
 @settings(max_examples=100)
 def test_costs_that_are_no_whole_numbers(network: Network) -> None:

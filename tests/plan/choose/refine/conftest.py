@@ -11,7 +11,6 @@ import pytest
 
 import gossamer
 from gossamer.device.registry import find
-from gossamer.ops.conv2d.host import HostDepthwise
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
@@ -29,8 +28,7 @@ def network(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     """Returns a function that makes a plan on the host. Each layer alone counts as faster with the
-    depthwise algorithm, which counts as one that skips zeros."""
-    monkeypatch.setattr(HostDepthwise, "dense", False)
+    depthwise algorithm."""
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
 
     def set_cost(self: Candidate) -> float:

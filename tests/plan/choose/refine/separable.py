@@ -17,7 +17,7 @@ from tests.model.onnx_models import model, weights
 
 DEPTHWISE, DENSE = "host_depthwise", "host_im2col"
 CHOICE = "measured choice"
-OTHER = "dense algorithms only"
+OTHER = "second choice"
 
 
 def separable() -> onnx.ModelProto:
