@@ -44,7 +44,7 @@ _MOST_PARTS = tuple((forward, gradient) for gradient in (0, 1, 2, 3, 4, 8, 16, 3
 """Values of `_Memory.parts`. The first value needs the least memory. Of the values that fit, the
 one with the fewest expected cycles is used."""
 _EXCHANGE_CYCLES = 2000
-"""Expected cycles that a layer of a micro-batch waits for other work-groups."""
+"""Expected cycles that a layer of a micro-batch waits for the other work-groups of a group."""
 _UPPER_GRADIENTS = 2048
 """Floats for the parts of the gradients of an upper layer that is divided by samples."""
 _SMALL = 1024
@@ -230,7 +230,7 @@ class _Layout:
             self._gradient.append(gradient)
             self.cycles += self._micro_batches * (forward.cycles + gradient.cycles)
             self.cycles += self._micro_batches * backward.cycles if layer else 0.0
-            self.cycles += (self._micro_batches - 1) * _EXCHANGE_CYCLES
+            self.cycles += self._micro_batches * _EXCHANGE_CYCLES if self.groups > 1 else 0.0
             self._macros.update({f"FORWARD_{layer}": forward.text,
                                  f"GRADIENT_{layer}": gradient.text,
                                  f"BACKWARD_{layer}": f"{backward.rows}, {backward.columns}"})
@@ -332,7 +332,7 @@ def _layouts_of(problem: BackpropProblem, device: Device, precision: str) -> lis
     return sorted(layouts, key=lambda layout: _expected_time(layout, problem, device.limits))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _layouts(update: BackpropProblem, limits: Limits, precision: str) -> list[_Layout]:
     """Return the layouts for networks that are trained by updates of this batch size.
 
