@@ -123,6 +123,14 @@ INLINE uint4 load_operand(const HALF *first, int pitch, bool by_row)
     return ldmatrix_x4(shared_address(first + row * pitch + column));
 }
 
+/* ex2.approx: returns 2 to the power of x, with 22 correct bits; 0 instead of subnormal numbers. */
+INLINE float power_of_two(float x)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
 /* Returns the largest of a row's values, which four neighbouring lanes hold. */
 INLINE float largest_of_row(float value)
 {
@@ -152,6 +160,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
     int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32;
     int warp_m = warp % WARPS_M, warp_k = warp / WARPS_M;
     constexpr int tiles = CEIL_DIV(QUERIES, TILE), stages = CEIL_DIV(KEYS, STAGE);
+    constexpr bool whole = KEYS % STAGE == 0; /* whether all keys of the stages exist */
     int number = GROUP_ID(0) / tiles, first = GROUP_ID(0) % tiles * TILE;
     k += place(number, k_strides) + K_OFFSET;
     v += place(number, v_strides) + V_OFFSET;
@@ -207,20 +216,20 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
                     added = *(const float2 *)(of_query + key);
 #endif
                 float *both = scores[j] + 2 * half;
-                both[0] = key < KEYS ? FMA(both[0], FACTOR, added.x) : -INFINITY;
-                both[1] = key + 1 < KEYS ? FMA(both[1], FACTOR, added.y) : -INFINITY;
+                both[0] = whole || key < KEYS ? FMA(both[0], FACTOR, added.x) : -INFINITY;
+                both[1] = whole || key + 1 < KEYS ? FMA(both[1], FACTOR, added.y) : -INFINITY;
                 largest[half] = MAXIMUM(largest[half], both[0]);
                 largest[half] = MAXIMUM(largest[half], both[1]);
             }
             largest[half] = largest_of_row(largest[half]);
             /* all scores may be -inf, where differences would be NaN */
             float subtracted = largest[half] == -INFINITY ? 0.0f : largest[half];
-            float scale = exp2f(before - subtracted);
+            float scale = power_of_two(before - subtracted);
             total[half] *= scale;
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
                     float &score = scores[j][2 * half + c];
-                    score = exp2f(score - subtracted);
+                    score = power_of_two(score - subtracted);
                     total[half] += score;
                 }
             UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
@@ -271,7 +280,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
         UNROLL for (int part = 0; part < WARPS_K; part++)
             most = MAXIMUM(most, maxima[part * TILE + row]);
         UNROLL for (int part = 0; part < WARPS_K; part++) {
-            float scale = WARPS_K > 1 ? exp2f(maxima[part * TILE + row] - most) : 1.0f;
+            float scale = WARPS_K > 1 ? power_of_two(maxima[part * TILE + row] - most) : 1.0f;
             const float *from = shared_sums + (part * TILE + row) * SUMS_PITCH + column;
             all += scale * totals[part * TILE + row];
             UNROLL for (int c = 0; c < OUT_DIVIDES; c++)
