@@ -158,8 +158,10 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
-                           "or", "not", "floor", "fmod", "round", "to_float16", "to_bfloat16"})
+ROUNDINGS = frozenset({"to_float16", "to_bfloat16"})
+"""Functions that round to fewer significant bits."""
+DISCONTINUOUS = ROUNDINGS | {"sign", "less", "less_equal", "greater", "greater_equal", "equal",
+                             "and", "or", "not", "floor", "fmod", "round"}
 """Discontinuous functions: rounding an argument near a jump may change the result a lot."""
 
 

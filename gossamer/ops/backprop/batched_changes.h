@@ -142,7 +142,8 @@ INLINE float quotient_by_root(float mean, float square)
         float4 means[AHEAD], squares[AHEAD], sums[AHEAD];                          \
         UNROLL for (int ahead = 0; ahead < AHEAD; ahead++) {                       \
             int n = (begin + ahead * THREADS) * (owners) + (owner);                \
-            int at = W_AT_##l + n / FOURS(UNITS_##l) * STRIDE_##l + n % FOURS(UNITS_##l) * 4; \
+            MAYBE_UNUSED int at =                                                  \
+                W_AT_##l + n / FOURS(UNITS_##l) * STRIDE_##l + n % FOURS(UNITS_##l) * 4; \
             MAYBE_UNUSED float4 mean = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);              \
             MAYBE_UNUSED float4 square = mean, earlier = mean;                     \
             if (n < SHARE_##l * FOURS(UNITS_##l) && !(keep)) {                     \

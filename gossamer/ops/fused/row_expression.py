@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.expression import DISCONTINUOUS, Composer, Value
+from gossamer.expression import DISCONTINUOUS, ROUNDINGS, Composer, Value
 from gossamer.ops.algorithm import Problem, State, Variant
 from gossamer.ops.copy.problem import CopyProblem, expand, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -93,8 +93,8 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
 
     The operands are the fusion's inputs and constants. Returns None if the parts are no row
     expression: reductions of float32 tensors with equal numbers of elements over the same
-    dimensions; reshapes and expansions; and continuous element-wise arithmetic on tensors that have
-    the shape of the whole tensor or of the reductions' results.
+    dimensions; reshapes and expansions; and element-wise arithmetic, continuous but for roundings to
+    fewer bits, on tensors that have the shape of the whole tensor or of the reductions' results.
     """
     if len(problem.exits) != 1 or not all(map(_may_belong, problem.parts)):
         return None
@@ -123,7 +123,8 @@ def _may_belong(part: Problem) -> bool:
     if isinstance(part, ElementwiseProblem):
         return (len(part.dtypes) == 1 and not part.formats
                 and all(operand.dtype == "float32" for operand in part.operands)
-                and not any(step.function in DISCONTINUOUS for step in part.expression.steps))
+                and not any(step.function in DISCONTINUOUS - ROUNDINGS
+                            for step in part.expression.steps))
     if isinstance(part, CopyProblem):
         return _is_expansion(part) or _is_transposition(part)
     return isinstance(part, ReduceProblem | ReshapeProblem)

@@ -123,14 +123,18 @@ def group_norm(shape: Sequence[int], groups: int, *, residual: bool = False) -> 
     return layers.fusion(layers.compute(value, y=y, scale=channels, bias=channels, **others))
 
 
-def evo_norm(shape: Sequence[int], groups: int) -> FusionProblem:
-    """Return EvoNorm-S0: x * sigmoid(v * x) / deviation of the group * scale + bias."""
+def evo_norm(shape: Sequence[int], groups: int, *, rounded: bool = False) -> FusionProblem:
+    """Return EvoNorm-S0: x * sigmoid(v * x) / deviation of the group * scale + bias.
+
+    rounded: whether the deviation is rounded to float16, as modules in float16 do.
+    """
     layers = Layers()
     x = layers.input(shape)
     n, channels, height, width = shape
     _, variance = standardised(
         layers, layers.reshape(x, n, groups, channels // groups, height, width), (2, 3, 4))
-    deviation = layers.compute((operand("v") + 1e-5).apply("sqrt"), v=variance)
+    root = (operand("v") + 1e-5).apply("sqrt")
+    deviation = layers.compute(root.apply("to_float16") if rounded else root, v=variance)
     spread = layers.expand(deviation, (n, groups, channels // groups, height, width))
     composer = Composer()
     value = composer.operand("x")

@@ -31,6 +31,7 @@ PROBLEMS = {
     "instance norm": norms.group_norm((2, 16, 3, 5), 16),
     "layer norm of whole images": norms.group_norm((3, 8, 4, 5), 1),
     "EvoNorm": norms.evo_norm((1, 32, 6, 6), 2),
+    "EvoNorm in float16": norms.evo_norm((2, 24, 5, 5), 3, rounded=True),
     "softmax": norms.softmax((5, 33), 1),
     "softmax of images": norms.softmax((2, 7, 3, 4), 1),
     "length of channels": norms.length((2, 16, 5, 5), (2, 3)),
