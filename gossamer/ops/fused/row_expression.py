@@ -93,8 +93,8 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
 
     The operands are the fusion's inputs and constants. Returns None if the parts are no row
     expression: reductions of float32 tensors with equal numbers of elements over the same
-    dimensions; reshapes and expansions; and element-wise arithmetic, continuous but for roundings to
-    fewer bits, on tensors that have the shape of the whole tensor or of the reductions' results.
+    dimensions; reshapes and expansions; and element-wise arithmetic, continuous but for roundings
+    to fewer bits, on tensors that have the shape of the whole tensor or of the reductions' results.
     """
     if len(problem.exits) != 1 or not all(map(_may_belong, problem.parts)):
         return None

@@ -12,128 +12,76 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.expression import Composer
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
-from gossamer.ops.algorithm import Problem, Variant
-from gossamer.ops.copy.problem import slice_, transpose
-from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.fused.attention import AttentionMma, attention_of
-from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source, entry, reference
+from gossamer.ops.fused.problem import FusionProblem, Source, reference
 from gossamer.ops.fused.views import View
-from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
-from gossamer.tensor import TensorSpec, default_spec
+from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = AttentionMma()
-Value = tuple[Source, TensorSpec]
-
-
-class Parts:
-    """The parts of a fusion, added one after another."""
-
-    def __init__(self) -> None:
-        self.parts: list[Problem] = []
-        self.sources: list[tuple[Source, ...]] = []
-        self.entries = 0
-
-    def entry(self, *shape: int) -> Value:
-        self.entries += 1
-        return entry(self.entries - 1), default_spec(shape)
-
-    def add(self, problem: Problem, *values: Value) -> Value:
-        self.parts.append(problem)
-        self.sources.append(tuple(source for source, _ in values))
-        return (len(self.parts) - 1, 0), problem.outputs[0]
-
-    def reshape(self, value: Value, *shape: int) -> Value:
-        return self.add(ReshapeProblem(value[1], shape), value)
-
-    def transpose(self, value: Value, *permutation: int) -> Value:
-        return self.add(transpose(value[1], permutation), value)
-
-    def part(self, value: Value, axis: int, start: int, end: int) -> Value:
-        return self.add(slice_(value[1], [start], [end], [axis]), value)
-
-    def scale(self, value: Value, factor: float) -> Value:
-        composer = Composer()
-        _, expression = composer.build(composer.operand("x") * factor)
-        return self.add(ElementwiseProblem((value[1],), expression), value)
-
-    def bias(self, value: Value, shape: Sequence[int], factor: float = 1.0) -> Value:
-        composer = Composer()
-        _, expression = composer.build(composer.operand("x") * factor + composer.operand("bias"))
-        return self.add(ElementwiseProblem((value[1], default_spec(tuple(shape))), expression,
-                                           constants=(1,)), value)
-
-    def product(self, a: Value, b: Value, transposed: tuple[int, ...] = ()) -> Value:
-        return self.add(MatmulProblem(a[1], b[1], transposed=transposed), a, b)
-
-    def softmax(self, value: Value) -> Value:
-        return self.add(SoftmaxProblem(value[1], len(value[1].shape) - 1), value)
-
-    def problem(self, *exits: Value) -> FusionProblem:
-        return FusionProblem(tuple(self.parts), tuple(self.sources),
-                             tuple(source for source, _ in exits))
 
 
 def of_tokens(batch: int, tokens: int, heads: int, dim: int) -> FusionProblem:
     """Queries, keys and values of one product, as exporters write scaled_dot_product_attention."""
-    p = Parts()
-    whole = p.reshape(p.entry(batch * tokens, 3 * heads * dim), batch, tokens, 3, heads, dim)
+    p = Layers()
+    whole = p.reshape(p.input((batch * tokens, 3 * heads * dim)), batch, tokens, 3, heads, dim)
     moved = p.transpose(whole, 2, 0, 3, 1, 4)
-    q, k, v = (p.reshape(p.part(moved, 0, index, index + 1), batch, heads, tokens, dim)
+    q, k, v = (p.reshape(p.slice(moved, 0, index, index + 1), batch, heads, tokens, dim)
                for index in range(3))
     keys = p.transpose(p.reshape(k, batch * heads, tokens, dim), 0, 2, 1)
-    keys = p.scale(p.reshape(keys, batch, heads, dim, tokens), 0.5)
-    result = p.product(p.softmax(p.product(p.scale(q, 0.3), keys)), v)
-    return p.problem(p.reshape(p.transpose(result, 0, 2, 1, 3), batch * tokens, heads * dim))
+    keys = p.compute(operand("x") * 0.5, x=p.reshape(keys, batch, heads, dim, tokens))
+    result = p.product(p.softmax(p.product(p.compute(operand("x") * 0.3, x=q), keys)), v)
+    return p.fusion(p.reshape(p.transpose(result, 0, 2, 1, 3), batch * tokens, heads * dim))
 
 
 def of_windows(batch: int, windows: int, tokens: int, heads: int, dim: int) -> FusionProblem:
     """Windows of an image, with a bias for each head and a mask for each window."""
-    p = Parts()
-    whole = p.reshape(p.entry(batch * windows * tokens, 3 * heads * dim),
+    p = Layers()
+    whole = p.reshape(p.input((batch * windows * tokens, 3 * heads * dim)),
                       batch * windows, tokens, 3, heads, dim)
     moved = p.transpose(whole, 2, 0, 3, 1, 4)
-    q, k, v = (p.reshape(p.part(moved, 0, index, index + 1), batch * windows, heads, tokens, dim)
+    q, k, v = (p.reshape(p.slice(moved, 0, index, index + 1), batch * windows, heads, tokens, dim)
                for index in range(3))
-    scores = p.bias(p.product(p.scale(q, 0.4), k, (1,)), (1, heads, tokens, tokens))
+    scores = p.product(p.compute(operand("x") * 0.4, x=q), k, (1,))
+    scores = p.compute(operand("x") + "bias", x=scores, bias=(1, heads, tokens, tokens))
     scores = p.reshape(scores, batch, windows, heads, tokens, tokens)
-    scores = p.bias(scores, (1, windows, 1, tokens, tokens))
+    scores = p.compute(operand("x") + "mask", x=scores, mask=(1, windows, 1, tokens, tokens))
     scores = p.reshape(scores, batch * windows, heads, tokens, tokens)
     result = p.transpose(p.product(p.softmax(scores), v), 0, 2, 1, 3)
-    return p.problem(p.reshape(result, batch * windows, tokens, heads * dim))
+    return p.fusion(p.reshape(result, batch * windows, tokens, heads * dim))
 
 
 def of_images(batch: int, pixels: tuple[int, int], heads: int, dim: int, value_dim: int,
               queries: int) -> FusionProblem:
     """Queries, keys and values of three convolutions, and a scaled product with a bias."""
-    p = Parts()
-    q = p.reshape(p.entry(batch, heads * dim, 1, queries), batch, heads, dim, queries)
+    p = Layers()
+    q = p.reshape(p.input((batch, heads * dim, 1, queries)), batch, heads, dim, queries)
     keys = pixels[0] * pixels[1]
-    k = p.reshape(p.entry(batch, heads * dim, *pixels), batch, heads, dim, keys)
-    v = p.reshape(p.entry(batch, heads * value_dim, *pixels), batch, heads, value_dim, keys)
-    scores = p.bias(p.product(q, k, (0,)), (1, heads, queries, keys), 0.25)
+    k = p.reshape(p.input((batch, heads * dim, *pixels)), batch, heads, dim, keys)
+    v = p.reshape(p.input((batch, heads * value_dim, *pixels)), batch, heads, value_dim, keys)
+    scores = p.compute(operand("x") * 0.25 + "bias", x=p.product(q, k, (0,)),
+                       bias=(1, heads, queries, keys))
     result = p.transpose(p.product(p.softmax(scores), v, (1,)), 0, 1, 3, 2)
-    return p.problem(p.reshape(result, batch, heads * value_dim, 1, queries))
+    return p.fusion(p.reshape(result, batch, heads * value_dim, 1, queries))
 
 
 def of_heads(batch: int, queries: int, keys: int, heads: int, dim: int,
              value_dim: int) -> FusionProblem:
     """Queries of their own; keys and values beside each other for each head."""
-    p = Parts()
-    q = p.transpose(p.entry(batch, queries, heads, dim), 0, 2, 1, 3)
-    both = p.reshape(p.entry(batch, keys, heads * (dim + value_dim)), batch, keys, heads,
+    p = Layers()
+    q = p.transpose(p.input((batch, queries, heads, dim)), 0, 2, 1, 3)
+    both = p.reshape(p.input((batch, keys, heads * (dim + value_dim))), batch, keys, heads,
                      dim + value_dim)
-    k = p.transpose(p.part(both, 3, 0, dim), 0, 2, 3, 1)
-    v = p.transpose(p.part(both, 3, dim, dim + value_dim), 0, 2, 1, 3)
+    k = p.transpose(p.slice(both, 3, 0, dim), 0, 2, 3, 1)
+    v = p.transpose(p.slice(both, 3, dim, dim + value_dim), 0, 2, 1, 3)
     result = p.product(p.softmax(p.product(q, k)), v)
-    return p.problem(p.reshape(p.transpose(result, 0, 2, 1, 3), batch, queries,
+    return p.fusion(p.reshape(p.transpose(result, 0, 2, 1, 3), batch, queries,
                                heads * value_dim))
 
 
@@ -208,23 +156,21 @@ def test_images_with_channels_last_are_read_where_they_are() -> None:
 
 
 def test_other_layers_are_not_recognised() -> None:
-    def parts(squares: bool = False) -> tuple[Parts, Value, Value]:
-        p = Parts()
-        q, k, v = (p.entry(2, 3, 4) for _ in range(3))
+    def parts(squares: bool = False) -> tuple[Layers, Source, Source]:
+        p = Layers()
+        q, k, v = (p.input((2, 3, 4)) for _ in range(3))
         scores = p.product(q, k, (1,))
         if squares:
-            composer = Composer()
-            x = composer.operand("x")
-            problem = ElementwiseProblem((scores[1],), composer.build(x * x)[1])
-            scores = p.add(problem, scores)
+            x = operand("x")
+            scores = p.compute(x * x, x=scores)
         softmax = p.softmax(scores)
         return p, softmax, p.product(softmax, v)
 
     p, softmax, result = parts()
-    assert ALGORITHM.recognises(p.problem(result))
-    assert not ALGORITHM.recognises(p.problem(result, softmax))
+    assert ALGORITHM.recognises(p.fusion(result))
+    assert not ALGORITHM.recognises(p.fusion(result, softmax))
     p, _, result = parts(squares=True)
-    assert not ALGORITHM.recognises(p.problem(result))
+    assert not ALGORITHM.recognises(p.fusion(result))
 
 
 def test_long_rows_give_a_reason() -> None:

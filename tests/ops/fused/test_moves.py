@@ -7,7 +7,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.ops.fused.moves import StridedMoves
 from gossamer.ops.fused.problem import FusionProblem
-from tests.ops.fused.test_attention import Parts
+from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants
 from tests.ops.recording import RecordingDevice
 
@@ -17,29 +17,29 @@ ALGORITHM = StridedMoves()
 def patches(batch: int, channels: int, size: tuple[int, int], side: int) -> FusionProblem:
     """The pixels of an image at the same place in each patch, as rows of channels."""
     rows, columns = size[0] // side, size[1] // side
-    p = Parts()
-    x = p.entry(batch, channels, *size)
+    p = Layers()
+    x = p.input((batch, channels, *size))
     x = p.transpose(p.reshape(x, batch * channels * rows, side, columns, side), 0, 2, 1, 3)
     x = p.transpose(p.reshape(x, batch, channels, rows * columns, side * side), 0, 3, 2, 1)
-    return p.problem(p.reshape(x, batch * side * side, rows * columns, channels))
+    return p.fusion(p.reshape(x, batch * side * side, rows * columns, channels))
 
 
 def images(batch: int, channels: int, size: tuple[int, int], side: int) -> FusionProblem:
     """The inverse of patches()."""
     rows, columns = size[0] // side, size[1] // side
-    p = Parts()
-    x = p.reshape(p.entry(batch * side * side, rows * columns, channels), batch, side * side,
+    p = Layers()
+    x = p.reshape(p.input((batch * side * side, rows * columns, channels)), batch, side * side,
                   rows * columns, channels)
     x = p.reshape(p.transpose(x, 0, 3, 2, 1), batch * channels * rows, columns, side, side)
-    return p.problem(p.reshape(p.transpose(x, 0, 2, 1, 3), batch, channels, *size))
+    return p.fusion(p.reshape(p.transpose(x, 0, 2, 1, 3), batch, channels, *size))
 
 
 def slices(batch: int, channels: int) -> FusionProblem:
     """Every second row of an image, with two groups of channels interleaved."""
-    p = Parts()
-    x = p.part(p.entry(batch, 2 * channels, 6, 5), 2, 1, 6)
+    p = Layers()
+    x = p.slice(p.input((batch, 2 * channels, 6, 5)), 2, 1, 6)
     x = p.transpose(p.reshape(x, batch, 2, channels, 5, 5), 0, 2, 1, 3, 4)
-    return p.problem(p.reshape(x, batch, 2 * channels, 5, 5))
+    return p.fusion(p.reshape(x, batch, 2 * channels, 5, 5))
 
 
 PROBLEMS = {"patches": patches(2, 12, (6, 8), 2), "images": images(2, 12, (6, 8), 2),
@@ -63,9 +63,10 @@ def test_images_are_read_and_written_with_channels_last() -> None:
 
 
 def test_two_values_and_other_arithmetic_are_not_recognised() -> None:
-    p = Parts()
-    x = p.entry(2, 3, 4)
+    p = Layers()
+    x = p.input((2, 3, 4))
     first = p.transpose(x, 0, 2, 1)
-    assert not ALGORITHM.recognises(p.problem(first, p.transpose(first, 1, 0, 2)))
-    p = Parts()
-    assert not ALGORITHM.recognises(p.problem(p.transpose(p.scale(p.entry(2, 3), 2.0), 1, 0)))
+    assert not ALGORITHM.recognises(p.fusion(first, p.transpose(first, 1, 0, 2)))
+    p = Layers()
+    doubled = p.compute(operand("x") * 2.0, x=p.input((2, 3)))
+    assert not ALGORITHM.recognises(p.fusion(p.transpose(doubled, 1, 0)))

@@ -18,6 +18,7 @@ from gossamer.ops.rows.config import RowConfig
 from gossamer.ops.rows.kernel import with_config
 from gossamer.ops.rows.nest import nest_of
 from tests.ops.fused import norms
+from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, one_layout_a_config
 from tests.ops.recording import RecordingDevice, check_kernels_build
 from tests.simulated.device import H200, SimulatedDevice
@@ -142,19 +143,19 @@ def test_channels_last_groups_are_read_in_vectors() -> None:
 
 
 def test_other_layers_are_no_row_expressions() -> None:
-    layers = norms.Layers()
+    layers = Layers()
     x = layers.input((2, 6, 4, 4))
-    other = layers.compute(norms.operand("x") - "m", x=x, m=layers.reduce("mean", x, (2, 3)))
+    other = layers.compute(operand("x") - "m", x=x, m=layers.reduce("mean", x, (2, 3)))
     between = layers.reduce("mean", other, (1,))
     assert not ALGORITHM.recognises(layers.fusion(between))  # reduces other axes
     assert not ALGORITHM.recognises(layers.fusion(other, between))  # two results
-    steps = norms.Layers()
+    steps = Layers()
     x = steps.input((4, 8))
-    sign = steps.compute((norms.operand("x") - "m").apply("sign"), x=x,
+    sign = steps.compute((operand("x") - "m").apply("sign"), x=x,
                          m=steps.reduce("mean", x, (1,)))
     assert not ALGORITHM.recognises(steps.fusion(sign))
-    square = norms.Layers()
+    square = Layers()
     x = square.input((4, 4))
     mean = square.reduce("mean", x, (1,), keepdims=False)
-    crossed = square.compute(norms.operand("x") - "m", x=x, m=mean)
+    crossed = square.compute(operand("x") - "m", x=x, m=mean)
     assert not ALGORITHM.recognises(square.fusion(crossed))  # the mean of row i is for column i
