@@ -23,6 +23,8 @@ _CANDIDATES = {
     "algorithm": "algorithm", "config": "config", "time": "time", "spread": "quartiles",
     "error": "error", "layouts": "layouts", "precision": "precision",
     "reason": "outcome"}
+_MOST_PARTS = 8
+"""Maximum number of layers of a fusion that are all listed."""
 _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome": "outcome"}
 
 
@@ -33,7 +35,8 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
     win below" (the estimated density below which skipping zeros is faster) are left out if they are
     empty.
     """
-    rows = [{"layer": row["layer"], "problem": row["problem"], "config": row["config"],
+    rows = [{"layer": _shortened(row["layer"]), "problem": _shortened(row["problem"]),
+             "config": row["config"],
              "density": share(row["density"]), "algorithm": with_precision(row),
              "dense": row_time_text(row, "best_dense_us"),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
@@ -42,6 +45,14 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
              "share": "" if "share" not in row else f"{100 * row['share']:.1f}"} for row in layers]
     return {key: heading for key, heading in _LAYERS.items()
             if key not in ("why", "break_even") or any(row[key] for row in rows)}, rows
+
+
+def _shortened(text: str) -> str:
+    """Return the text of a fusion with only the first and the last of many parts."""
+    parts = text.split(" + ")
+    if len(parts) <= _MOST_PARTS:
+        return text
+    return " + ".join([parts[0], f"{len(parts) - 2} more", parts[-1]])
 
 
 def candidate_table(row: Mapping[str, Any]) -> Table:
