@@ -65,6 +65,9 @@ class View:
 
         Returns None if the copy takes a part of a dimension that has several loops.
         """
+        if any(start and len(loops) > 1
+               for start, loops in zip(problem.starts, self.dims, strict=True)):
+            return None
         dims: list[Loops] = []
         for size, dim, step in zip(problem.output.shape, problem.dims, problem.steps, strict=True):
             loops = self.dims[dim] if dim is not None else ()
