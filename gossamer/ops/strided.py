@@ -7,6 +7,7 @@ algorithms with kernels and with NumPy.
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -81,6 +82,18 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
         loops.append((size, mark, strides))
     merged = [tuple(strides[i] for _, _, strides in loops) for i in range(len(walks))]
     return tuple(loop[0] for loop in loops), merged, tuple(loop[1] for loop in loops)
+
+
+def common_sizes(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Return the sizes of dimensions of which the axes of all shapes consist.
+
+    All shapes have the same number of elements. No size is 1. Returns None if there are no such
+    dimensions, for example for the shapes (2, 3) and (3, 2).
+    """
+    ends = sorted({math.prod(shape[axis:]) for shape in shapes for axis in range(len(shape) + 1)})
+    if ends[0] == 0 or any(end % start for start, end in itertools.pairwise(ends)):
+        return None
+    return tuple(end // start for start, end in itertools.pairwise(ends))[::-1]
 
 
 def memory_order(spec: TensorSpec) -> list[int]:

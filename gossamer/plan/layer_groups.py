@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
@@ -37,7 +37,9 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
         inner = {name for index in group for name in layers[index].outputs} - {result}
         if inner.isdisjoint(outputs) and all(
                 group.issuperset(readers.get(name, ())) for name in inner):
-            group |= _preceding(layers, readers, producers, group, outputs, taken)
+            group |= _preceding(
+                layers, readers, producers, group, outputs,
+                lambda index: layers[index].op in _OPS and index not in taken)
             if len(group) > 1:
                 yield tuple(sorted(group))
 
@@ -90,13 +92,12 @@ def _ancestors(layers: Sequence[Layer], producers: Mapping[str, int], among: Col
 
 def _preceding(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
                producers: Mapping[str, int], group: Collection[int],
-               outputs: Collection[str], taken: Collection[int]) -> set[int]:
-    """Return the element-wise layers, reshapes and copies whose results only a group reads."""
+               outputs: Collection[str], may_precede: Callable[[int], bool]) -> set[int]:
+    """Return the layers that may precede a group and whose results only the group reads."""
     found, pending = set[int](), [name for index in group for name in layers[index].inputs]
     while pending:
         index = producers.get(pending.pop())
-        if index is None or layers[index].op not in _OPS or any(
-                index in others for others in (found, group, taken)):
+        if index is None or index in found or index in group or not may_precede(index):
             continue
         names = layers[index].outputs
         if not any(name in outputs for name in names) and all(
@@ -115,23 +116,11 @@ def with_moves(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
     A layer before the chain is added if its results are read only by the layers of the fusion.
     """
     inside = set(chain)
-
-    def is_read_inside(index: int) -> bool:
-        names = layers[index].outputs
-        return inside.issuperset(reader for name in names for reader in readers.get(name, ())) and (
-            not set(names) & set(outputs))
-
     value = layers[chain[-1]].outputs[0]
     while value not in outputs and len(following := readers.get(value, [])) == 1 and (
             reorders(layers[following[0]].problem)):
         inside.add(following[0])
         value = layers[following[0]].outputs[0]
-    pending = list(inside)
-    while pending:
-        for name in layers[pending.pop()].inputs:
-            index = producers.get(name, -1)
-            if index >= 0 and index not in inside and moves(layers[index].problem) and (
-                    is_read_inside(index)):
-                inside.add(index)
-                pending.append(index)
+    inside |= _preceding(layers, readers, producers, inside, outputs,
+                         lambda index: moves(layers[index].problem))
     return tuple(sorted(inside))

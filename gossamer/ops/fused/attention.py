@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.common import config_of, sizes_of
@@ -25,7 +27,7 @@ from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
-from gossamer.ops.fused.views import View, common_sizes, linear, reorders, view_of
+from gossamer.ops.fused.views import View, linear, reorders, view_of
 from gossamer.ops.gpu import (
     COPIED,
     LaunchWork,
@@ -36,7 +38,7 @@ from gossamer.ops.gpu import (
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.ops.strided import layout_variants
+from gossamer.ops.strided import common_sizes, layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, rounded_up
 
@@ -128,7 +130,8 @@ def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
     if q is None or k is None or v is None or out is None or v[2] != 1:
         return None
     views = [q[1], k[1].transposed(), v[1], out, *(bias.view for bias in biases)]
-    sizes = common_sizes([View(view.dims[:-2]) for view in views])
+    sizes = common_sizes([[size for loops in view.dims[:-2] for size, _ in loops]
+                          for view in views])
     if sizes is None or len({math.prod(view.shape[:-2]) for view in views}) > 1:
         return None
     sizes = sizes or (1,)
@@ -265,29 +268,17 @@ class AttentionMma(FusionAlgorithm):
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        limits, found = device.limits, []
-        for variant, attention in _layouts(problem):
-            found += [replace(variant, config=config_of(tile)) for tile in TILES
-                      if tile.shared_bytes(attention) <= limits.shared_bytes_opt_in]
-        yield from sorted(found, key=lambda variant: self.expected_us(problem, variant, device))
+        limits = device.limits
+        found = [(_expected_us(attention, tile, limits),
+                  replace(variant, config=config_of(tile)))
+                 for variant, attention in _layouts(problem) for tile in TILES
+                 if tile.shared_bytes(attention) <= limits.shared_bytes_opt_in]
+        for _, variant in sorted(found, key=itemgetter(0)):
+            yield variant
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        attention, tile = _attention(problem, variant), sizes_of(AttentionTile, variant)
-        rows, stage = 16 * tile.warps_m, tile.warps_k * tile.keys
-        stages = -(-attention.keys // stage)
-        dim, value_dim = (rounded_up(size, 16) for size in (attention.dim, attention.value_dim))
-        copied = 2 * (rows * dim + stages * stage * (dim + value_dim)) / COPIED
-        scores = rows * stages * stage
-        multiplied = product_cycles(scores, 2 * (dim + value_dim), wgmma=False)
-        # each warp goes through its stages in order
-        in_order = stages * (400 + tile.keys * (dim + value_dim) / 16)
-        shared = tile.shared_bytes(attention)
-        warps = tile.warps_m * tile.warps_k
-        return LaunchWork(
-            math.prod(attention.sizes) * -(-attention.queries // rows),
-            groups_per_unit(shared, device.limits, max(1, 16 // warps)),
-            busy=max(copied, multiplied + scores / _EXPONENTIALS),
-            waited=in_order).expected_us(device.limits)
+        return _expected_us(_attention(problem, variant), sizes_of(AttentionTile, variant),
+                            device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -320,6 +311,24 @@ def _attention(problem: FusionProblem, variant: Variant) -> Attention:
     attention = attention_of(problem, variant.inputs, variant.outputs)
     assert attention is not None  # variants() has found it
     return attention
+
+
+def _expected_us(attention: Attention, tile: AttentionTile, limits: Limits) -> float:
+    """Return the estimated time in microseconds."""
+    rows, stage = 16 * tile.warps_m, tile.warps_k * tile.keys
+    stages = -(-attention.keys // stage)
+    dim, value_dim = (rounded_up(size, 16) for size in (attention.dim, attention.value_dim))
+    copied = 2 * (rows * dim + stages * stage * (dim + value_dim)) / COPIED
+    scores = rows * stages * stage
+    multiplied = product_cycles(scores, 2 * (dim + value_dim), wgmma=False)
+    # each warp goes through its stages in order
+    in_order = stages * (400 + tile.keys * (dim + value_dim) / 16)
+    return LaunchWork(
+        math.prod(attention.sizes) * -(-attention.queries // rows),
+        groups_per_unit(tile.shared_bytes(attention), limits,
+                        max(1, 16 // (tile.warps_m * tile.warps_k))),
+        busy=max(copied, multiplied + scores / _EXPONENTIALS),
+        waited=in_order).expected_us(limits)
 
 
 def _divides(view: View) -> int:

@@ -27,11 +27,10 @@ from gossamer.ops.rows.expression import (
     Phase,
     RowExpression,
     RowOperand,
-    row_dimensions,
     split_axes,
 )
 from gossamer.ops.rows.kernel import row_launches, row_variants
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.strided import cannot_compile, common_sizes, layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -104,7 +103,7 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     size = reductions[0].input.size
     if size < 2 or any(part.input.size != size for part in reductions):
         return None
-    sizes = row_dimensions([
+    sizes = common_sizes([
         spec.shape for part, sources in zip(problem.parts, problem.sources, strict=True)
         for spec in _in_order(part, sources) if spec.size == size])
     if sizes is None:

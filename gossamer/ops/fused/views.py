@@ -6,7 +6,6 @@ through a view needs neither the copy of a transpose nor that of a slice.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -184,7 +183,7 @@ def moves(part: Problem) -> bool:
     """Return whether a problem only moves numbers, or multiplies them all by one number."""
     if isinstance(part, CopyProblem):
         return part.is_free_of_layout and not part.converts and min(
-            (step for step in part.steps), default=0) >= 0
+            part.steps, default=0) >= 0
     if isinstance(part, ElementwiseProblem):
         if len(part.operands) != 1 or part.formats or part.dtypes != ("float32",) or (
                 part.operands[0].dtype != "float32"):
@@ -200,18 +199,3 @@ def reorders(part: Problem) -> bool:
         return isinstance(part, ReshapeProblem)
     return moves(part) and part.input.size == part.output.size and (
         sorted(-1 if dim is None else dim for dim in part.dims) == [*range(len(part.starts))])
-
-
-def common_sizes(views: Sequence[View]) -> tuple[int, ...] | None:
-    """Return sizes into which the loops of all views can be divided; None if there are none.
-
-    All views have the same number of elements.
-    """
-    ends = {1}
-    for view in views:
-        sizes = [size for loops in view.dims for size, _ in loops]
-        ends |= {math.prod(sizes[loop:]) for loop in range(len(sizes))}
-    ordered = sorted(ends)
-    if any(larger % smaller for smaller, larger in itertools.pairwise(ordered)):
-        return None
-    return tuple(larger // smaller for smaller, larger in itertools.pairwise(ordered))[::-1]

@@ -8,7 +8,6 @@ row.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,18 +130,6 @@ class RowExpression(HashedOnce):
         dims = [dim for axis in axes for dim in axis]
         return (tuple(self.sizes[dim] for dim in dims),
                 tuple(dims.index(dim) for dim in order if dim in dims))
-
-
-def row_dimensions(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Return the sizes of dimensions of which the axes of all shapes consist.
-
-    All shapes have the same number of elements. No size is 1. Returns None if there are no such
-    dimensions, for example for the shapes (2, 3) and (3, 2).
-    """
-    ends = sorted({math.prod(shape[axis:]) for shape in shapes for axis in range(len(shape) + 1)})
-    if ends[0] == 0 or any(end % start for start, end in itertools.pairwise(ends)):
-        return None
-    return tuple(end // start for start, end in itertools.pairwise(ends))[::-1]
 
 
 def split_axes(shape: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> Axes | None:
