@@ -307,7 +307,7 @@ def test_an_error_of_the_network_is_the_batch_s_own(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_dropped_or_left_in_the_middle_ends(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = len(os.listdir("/proc/self/fd"))
     group = started(made(tmp_path))
     ids = pids(group)
 
@@ -330,8 +330,8 @@ def test_a_group_that_is_dropped_or_left_in_the_middle_ends(tmp_path: Path) -> N
     del stream
     gc.collect()
     until(lambda: not any(map(runs, ids)))
-    gc.collect()
-    until(lambda: len(set(os.listdir("/proc/self/fd"))) <= len(before) + 2)
+    # threads that end last leave cycles of references
+    until(lambda: gc.collect() >= 0 and len(os.listdir("/proc/self/fd")) <= before + 2)
 
 
 def test_a_closed_group_computes_nothing(tmp_path: Path) -> None:
@@ -565,7 +565,8 @@ def test_a_lost_device_gets_another_process(faults: Any, tmp_path: Path) -> None
     with made(tmp_path) as group, warnings.catch_warnings():
         warnings.simplefilter("error")
         check(batches, group.stream(batches))
-        until(lambda: len(pids(group)) == 2)
+        # the other process may be ready only after the stream's end, and is noticed by the next
+        until(lambda: list(group.stream(batches)) and len(pids(group)) == 2)
         assert sorted(member.deaths for member in processes(group).processes) == [0, 1]
 
 

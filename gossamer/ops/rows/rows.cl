@@ -26,6 +26,7 @@
 #define SPLITS 1 /* work-groups that compute a row together in several launches */
 /* the parameters: operand pointers a<i>, the output y, and sizes and strides */
 #define PARAMETERS const GLOBAL HALF *a0, GLOBAL HALF *y
+#define SIZES
 #define ROW_VALUES int b0 = row * length; /* places of a row; loads of what a row shares */
 #define HOLDERS FETCHED_HALVES h0[HELD]; /* declares the registers for pieces */
 #define HOLD h0[h] = FETCH_HALVES(a0, b0 + i * VECTOR); /* loads a piece into registers */
