@@ -244,3 +244,7 @@ def test_attention(emulate: Emulate, mode: str, name: str) -> None:
     variants = list(attentions.ALGORITHM.variants(problem, device))
     attentions.check(problem, device, variants[::4] if mode == "plain" else [
         variants[0], variants[-1]])
+
+
+def test_masks_of_attention(emulate: Emulate) -> None:
+    attentions.check_masks(emulate("plain"))

@@ -1,5 +1,5 @@
 """`python -m tests.simulated --count 2000 --seed 0`: plans random networks on simulated devices. Of
-four seeds, two make any networks, one makes pruned networks, and one networks of signs."""
+four seeds, each makes networks of another kind: any blocks, attention and norms, pruned, signs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ import onnx
 
 from tests.simulated.binary import binary_network, pruned_network
 from tests.simulated.networks import random_network
-from tests.simulated.plans import Case, check
+from tests.simulated.plans import Case, check, token_case
+from tests.simulated.tokens import token_network
 
 
 def case_of(seed: int) -> tuple[Case, Callable[[int], onnx.ModelProto]]:
     """Returns a case, and the function that makes its network of the seed."""
     case = Case.of(seed)
+    if seed % 4 == 1:
+        return token_case(seed), token_network
     if seed % 4 == 2:
         return case, pruned_network
     if seed % 4 == 3:

@@ -1,6 +1,6 @@
 """Algorithms as they are on simulated devices: they offer what they really offer, take times from a
-seed or from the estimates, and compute by their op's float64 reference. NVIDIA's libraries have
-stand-ins, which offer what the libraries usually do."""
+seed or from the estimates, and compute by their op's float64 reference, or what they recognise in a
+fusion. NVIDIA's libraries have stand-ins, which offer what the libraries usually do."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.cost import model_us
 from gossamer.tensor import TensorSpec, default_format, logical_view, pack, unpack
 from tests.simulated.device import SimulatedDevice
+from tests.simulated.recognised import RECOGNISED
 
 Times = Callable[[Algorithm, Problem, Variant, Device], float]
 """A function that returns the microseconds that a variant of an algorithm takes."""
@@ -95,7 +96,9 @@ class _Simulated(Algorithm):
         values = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, state.variant.inputs, strict=True)]
         with np.errstate(all="ignore"):
-            results = OPS[self.op].reference(state.problem, values, arrays)
+            compute = RECOGNISED.get(self.name) if self.op == "fused" else None
+            results = ([compute(state.problem, state.variant, values, arrays)] if compute
+                       else OPS[self.op].reference(state.problem, values, arrays))
             for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
                 _store(buffer, spec, result)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from tests.model.onnx_models import runtime
 from tests.simulated.algorithms import drawn_times, estimated_times, simulated
 from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.networks import random_network
+from tests.simulated.recognised import RECOGNISED
 from tests.tolerances import normalised_error
 
 LARGEST_ERROR = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2}
@@ -74,6 +75,15 @@ class Case:
     @property
     def policy(self) -> Policy:
         return Policy(self.effort, self.precision, **self.restriction)
+
+
+def token_case(seed: int) -> Case:
+    """Return a case in which fusions of attention, norms or moves are often the only choice."""
+    rng = np.random.default_rng([seed, 3])
+    only = ({}, *({"only": name} for name in RECOGNISED))[int(rng.integers(1 + len(RECOGNISED)))]
+    case = replace(Case.of(seed), restriction=only)
+    return replace(case, hardware="h200", precision="fp16") if (
+        only.get("only") == "attention_mma") else case
 
 
 def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network) -> None:

@@ -119,8 +119,10 @@ def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
             0 in spec.shape for spec in (*inputs, *outputs)):
         return None
     scores = _scores_of(problem, problem.sources[softmaxes[0]][0])
-    second = next((index for index, sources in enumerate(problem.sources)
-                   if sources[:1] == ((softmaxes[0], 0),)), None)
+    second = next((index for index, (part, sources) in enumerate(
+        zip(problem.parts, problem.sources, strict=True))
+        if isinstance(part, MatmulProblem) and 0 not in part.transposed
+        and sources[:1] == ((softmaxes[0], 0),)), None)
     if scores is None or second is None:
         return None
     first, factor, biases = scores
@@ -160,14 +162,14 @@ def _scores_of(problem: FusionProblem, source: Source) -> tuple[int, float, list
                 part.dtypes == ("float32",) and part.inputs[0].shape == part.shape
                 and all(spec.dtype == "float32" for spec in part.operands)):
             coefficients = linear(part.expression)
-            if coefficients is None:
+            (data,) = set(range(len(part.operands))) - set(part.constants)
+            if coefficients is None or data not in coefficients:
                 return None
             # a number that is added to all scores does not change the softmax
             biases += [Bias(f"{index}.operand{operand}", factor * coefficients[operand],
                             View.of(part.operands[operand], part.shape))
                        for operand in part.constants if operand in coefficients]
-            (data,) = set(range(len(part.operands))) - set(part.constants)
-            factor *= coefficients.get(data, 0.0)
+            factor *= coefficients[data]
         else:
             return None
         source = problem.sources[index][0]
@@ -352,13 +354,15 @@ def _shape_of_bias(attention: Attention) -> tuple[int, ...]:
 
 def _packed_bias(attention: Attention, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the sum of all biases, times log2(e), with rows of an even number of elements."""
-    packed = np.zeros(_shape_of_bias(attention), np.float32)
+    packed = np.zeros(_shape_of_bias(attention))
     for bias in attention.biases:
-        array = np.ascontiguousarray(arrays[bias.name], np.float32)
+        array = np.ascontiguousarray(arrays[bias.name], np.float64)
         strides = tuple(array.itemsize * stride for stride in bias.view.strides)
         packed[..., :attention.keys] += _LOG2_E * bias.factor * np.lib.stride_tricks.as_strided(
             array, _sizes_of_bias(bias), strides)
-    return packed
+    # masks are often the lowest float: a row of these has equal weights, while a row of -inf is NaN
+    most = np.finfo(np.float32).max
+    return np.where(np.isinf(packed), packed, packed.clip(-most, most)).astype(np.float32)
 
 
 def _macros(attention: Attention, tile: AttentionTile) -> dict[str, object]:

@@ -34,7 +34,7 @@ class StridedMoves(FusionAlgorithm):
     def recognises(self, problem: FusionProblem) -> bool:
         return all(part.op in ("copy", "reshape") for part in problem.parts) and (
             any(part.op == "copy" for part in problem.parts)
-            and _loops(problem, problem.inputs, problem.outputs) is not None)
+            and loops_of(problem, problem.inputs, problem.outputs) is not None)
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         if problem.inputs[0].stored_dtype.itemsize not in ELEMENTS:
@@ -49,24 +49,24 @@ class StridedMoves(FusionAlgorithm):
         for source, target in itertools.product(*layouts):
             variant = Variant((), (in_layout(problem.inputs[0], source),),
                               (in_layout(problem.outputs[0], target),))
-            if _loops(problem, variant.inputs, variant.outputs) is not None:
+            if loops_of(problem, variant.inputs, variant.outputs) is not None:
                 yield variant
                 if problem.inputs[0].dtype == "float32":
                     yield variant.as_fp16
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
-        loops = _loops(problem, variant.inputs, variant.outputs)
+        loops = loops_of(problem, variant.inputs, variant.outputs)
         assert loops is not None  # variants() has found them
         return State(problem, variant, device, copy_launches(
             device, variant.inputs[0].stored_dtype.itemsize, loops, input_buffer(0),
             output_buffer(0)))
 
 
-def _loops(problem: FusionProblem, inputs: Sequence[TensorSpec],
+def loops_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
            outputs: Sequence[TensorSpec]) -> StridedLoops | None:
     """Return the loops of a copy that does the same; None if there are too many, or none."""
-    if len(inputs) != 1 or len(outputs) != 1:
+    if len(inputs) != 1 or len(outputs) != 1 or 0 in outputs[0].shape:
         return None
     scaled = view_of(problem, problem.exits[0], inputs)
     if scaled is None or scaled.factor != 1:
@@ -81,6 +81,6 @@ def _loops(problem: FusionProblem, inputs: Sequence[TensorSpec],
     order = sorted(range(len(sizes)), key=lambda loop: -tos[loop])
     merged, _, _ = merge([sizes[loop] for loop in order],
                          [[strides[loop] for loop in order] for strides in (froms, tos)])
-    if len(merged) > _MOST_LOOPS or 0 in outputs[0].shape:
+    if len(merged) > _MOST_LOOPS:
         return None
     return StridedLoops(tuple(sizes), tuple(froms), tuple(tos), scaled.view.offset)

@@ -113,7 +113,8 @@ def linear(expression: Expression) -> dict[int, float] | None:
     """Return the coefficients of an expression that is a linear combination of its inputs.
 
     The result has a coefficient for each input, by its index, and may have a constant, by SCALAR.
-    Returns None if the expression is no linear combination, or has several outputs.
+    Returns None if the expression is no linear combination, or has several outputs, and for
+    coefficients that are not finite or are 0, since 0 times infinity is not 0.
     """
     values = [{index: 1.0} for index in range(expression.inputs)]
     for step in expression.steps:
@@ -136,7 +137,10 @@ def linear(expression: Expression) -> dict[int, float] | None:
         else:
             return None
         values.append(value)
-    return values[expression.outputs[0]] if len(expression.outputs) == 1 else None
+    result = values[expression.outputs[0]]
+    is_linear = len(expression.outputs) == 1 and all(
+        math.isfinite(number) and number for key, number in result.items() if key != SCALAR)
+    return result if is_linear and math.isfinite(result.get(SCALAR, 0.0)) else None
 
 
 def _times(value: dict[int, float], factor: float) -> dict[int, float]:

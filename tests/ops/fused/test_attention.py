@@ -3,7 +3,8 @@ tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from gossamer.device.registry import find
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.fused.attention import AttentionMma, attention_of
+from gossamer.ops.fused.attention import AttentionMma
 from gossamer.ops.fused.problem import FusionProblem, Source, reference
-from gossamer.ops.fused.views import View
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.ops.recording import RecordingDevice, check_kernels_build
+from tests.simulated.recognised import attention
 
 ALGORITHM = AttentionMma()
 
@@ -95,10 +96,25 @@ PROBLEMS = {
 }
 
 
-def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
+def check(problem: FusionProblem, device: Device, variants: Sequence[Variant],
+          weights: dict[str, np.ndarray] | None = None) -> None:
     """Compare the outputs of variants with the reference."""
     assert ALGORITHM.recognises(problem)
-    check_variants(ALGORITHM, problem, device, variants)
+    check_variants(ALGORITHM, problem, device, variants, weights)
+
+
+def check_masks(device: Device) -> None:
+    """Check rows of which some or all keys are masked, by the lowest float or by -inf."""
+    problem = PROBLEMS["images"]
+    name, shape = next(iter(problem.weight_shapes.items()))
+    mask = np.zeros(shape, np.float32)
+    mask[:, 0, 0], mask[:, 0, 1, 3:] = (np.finfo(np.float32).min,) * 2
+    mask[:, 0, 2, :-1] = -np.inf
+    variants = list(ALGORITHM.variants(problem, device))
+    chosen = [variants[0], variants[-1]]
+    check(problem, device, chosen, {name: mask})
+    mask[:, 1, 4] = -np.inf
+    check(problem, device, chosen, {name: mask})
 
 
 @pytest.mark.sanitize
@@ -113,29 +129,6 @@ def test_it_builds_without_spills() -> None:
                                     of_images(2, (7, 7), 8, 32, 128, 49), PROBLEMS["windows"]])
 
 
-def evaluated(problem: FusionProblem, inputs: Sequence[np.ndarray],
-              weights: dict[str, np.ndarray]) -> np.ndarray:
-    """Compute an attention from its views, in float64."""
-    attention = attention_of(problem, problem.inputs, problem.outputs)
-    assert attention is not None
-
-    def seen(array: np.ndarray, view: View) -> np.ndarray:
-        flat = array.ravel()[view.offset:]
-        return np.lib.stride_tricks.as_strided(
-            flat, view.shape, [stride * array.itemsize for stride in view.strides])
-
-    arrays = [array.astype(np.float64) for array in inputs]
-    q, k, v = (seen(arrays[index], view) for index, view in zip(
-        attention.entries, (attention.q, attention.k, attention.v), strict=True))
-    scores = attention.factor * q @ k.swapaxes(-1, -2)
-    for bias in attention.biases:
-        scores = scores + bias.factor * seen(weights[bias.name].astype(np.float64), bias.view)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    result = np.full(problem.outputs[0].shape, np.nan)
-    seen(result, attention.out)[...] = powers / powers.sum(-1, keepdims=True) @ v
-    return result
-
-
 SMALL = st.integers(1, 5)
 
 
@@ -146,7 +139,8 @@ SMALL = st.integers(1, 5)
     st.builds(of_heads, SMALL, SMALL, SMALL, SMALL, SMALL, SMALL)))
 def test_views_describe_the_attention(problem: FusionProblem) -> None:
     inputs, weights = random_inputs(problem), random_weights(problem)
-    np.testing.assert_allclose(evaluated(problem, inputs, weights),
+    np.testing.assert_allclose(attention(problem, Variant((), problem.inputs, problem.outputs),
+                                         inputs, weights),
                                reference(problem, inputs, weights)[0], rtol=1e-6, atol=1e-9)
 
 
@@ -171,6 +165,20 @@ def test_other_layers_are_not_recognised() -> None:
     assert not ALGORITHM.recognises(p.fusion(result, softmax))
     p, _, result = parts(squares=True)
     assert not ALGORITHM.recognises(p.fusion(result))
+
+
+def test_other_uses_of_the_softmax_are_not_recognised() -> None:
+    def recognised(use: Callable[[Layers, Source, Source], Source], added: float = 1.0) -> bool:
+        p = Layers()
+        q, k, v = (p.input((2, 4, 4)) for _ in range(3))
+        scores = p.compute(operand("x") + added, x=p.product(q, k, (1,)))
+        return ALGORITHM.recognises(p.fusion(use(p, p.softmax(scores), v)))
+
+    assert recognised(Layers.product)
+    assert not recognised(Layers.product, -math.inf)
+    assert not recognised(lambda p, softmax, v: p.product(softmax, v, (0,)))
+    assert not recognised(lambda p, softmax, v: p.product(softmax, p.transpose(softmax, 0, 2, 1)))
+    assert not recognised(lambda p, softmax, v: p.product(v, softmax))
 
 
 def test_long_rows_give_a_reason() -> None:

@@ -70,3 +70,9 @@ def test_two_values_and_other_arithmetic_are_not_recognised() -> None:
     p = Layers()
     doubled = p.compute(operand("x") * 2.0, x=p.input((2, 3)))
     assert not ALGORITHM.recognises(p.fusion(p.transpose(doubled, 1, 0)))
+
+
+def test_values_without_elements_are_not_recognised() -> None:
+    p = Layers()
+    x = p.transpose(p.input((4, 0)), 1, 0)
+    assert not ALGORITHM.recognises(p.fusion(p.reshape(x, 0, 8)))
