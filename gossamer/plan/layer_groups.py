@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from gossamer.ops.fused.row_expression import may_belong
 from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
 
 _FARTHEST = 100
 """Maximum distance, in layers, between a reduction and the layers after it that are considered."""
-_OPS = ("copy", "elementwise", "reshape")
-"""The ops, besides reductions, of the layers of a row expression."""
 
 
 def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
@@ -39,7 +38,8 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
                 group.issuperset(readers.get(name, ())) for name in inner):
             group |= _preceding(
                 layers, readers, producers, group, outputs,
-                lambda index: layers[index].op in _OPS and index not in taken)
+                lambda index: (index not in taken and layers[index].op != "reduce"
+                               and may_belong(layers[index].problem)))
             if len(group) > 1:
                 yield tuple(sorted(group))
 
@@ -73,7 +73,7 @@ def _may_belong(layer: Layer, sizes: Collection[int]) -> bool:
     if layer.op == "reduce":
         return layer.problem.inputs[0].size == max(sizes) and (
             layer.problem.outputs[0].size == min(sizes))
-    return layer.op in _OPS and len(layer.outputs) == 1 and (
+    return may_belong(layer.problem) and len(layer.outputs) == 1 and (
         layer.problem.outputs[0].size in sizes)
 
 

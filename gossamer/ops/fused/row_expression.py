@@ -95,7 +95,7 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     dimensions; reshapes and expansions; and element-wise arithmetic, continuous but for roundings
     to fewer bits, on tensors that have the shape of the whole tensor or of the reductions' results.
     """
-    if len(problem.exits) != 1 or not all(map(_may_belong, problem.parts)):
+    if len(problem.exits) != 1 or not all(map(may_belong, problem.parts)):
         return None
     reductions = [part for part in problem.parts if isinstance(part, ReduceProblem)]
     if not 0 < len(reductions) <= _MOST_REDUCTIONS:
@@ -115,7 +115,7 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     return expression if _fits(expression) else None
 
 
-def _may_belong(part: Problem) -> bool:
+def may_belong(part: Problem) -> bool:
     """Return whether a part may belong to a row expression, judged by the part alone."""
     if any(spec.dtype != "float32" for spec in (*part.inputs, *part.outputs)):
         return False
