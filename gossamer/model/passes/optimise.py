@@ -29,6 +29,7 @@ from gossamer.model.passes.fusion import (
 )
 from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
 from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
+from gossamer.model.passes.reshapes import RESHAPES, move_before_reshapes
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.transpositions import move_channels_first, scale_before_transposing
 
@@ -87,6 +88,9 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     # drop dead nodes here, because they would count as readers and prevent fusions into epilogues
     drop_dead(graph)
     _rewrite(move_scales_into_weights, graph)
+    if _rewrite(move_before_reshapes, graph, shapes):
+        drop_dead(graph)
+        shapes = shapes_by_batch(graph)
     fuse_epilogues(graph, shapes)
     if _rewrite(keep_pixels, graph, shapes):
         shapes = shapes_by_batch(graph)
@@ -110,6 +114,7 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     merge_parallel_convolutions: {"add", "sub"},
     drop_straight_through: {"sub"},
     move_scales_into_weights: DISCONTINUOUS,
+    move_before_reshapes: set(RESHAPES),
     # flatten is not listed, because it makes matrices, never images
     keep_pixels: {"reshape", "squeeze", "unsqueeze"},
 }

@@ -17,8 +17,8 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.opset.definition import Shape
 from gossamer.model.passes.fusion import readers
+from gossamer.model.passes.reshapes import RESHAPES
 
-_RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 _SWAPPED = (0, 2, 1)
 """The permutation that swaps the last two of three dimensions."""
 
@@ -34,7 +34,7 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
     for node in graph.nodes:
-        if node.op not in _RESHAPES or not _is_pixel(node.outputs[0], shapes):
+        if node.op not in RESHAPES or not _is_pixel(node.outputs[0], shapes):
             continue
         layers = _layers_between(graph, shapes, node, producers, users)
         if not layers:
@@ -76,7 +76,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
             return []
         if layer.op == "reduce":
             return [layer, *layers] if reduces_image(layer, shapes) else []
-        if layer.op in _RESHAPES:
+        if layer.op in RESHAPES:
             rows = [shape[:2] for shape in shapes.shapes(layer.inputs[0])]
             if rows != shapes.shapes(name):
                 return []
@@ -113,7 +113,7 @@ def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) 
 
     Returns the value's own name if it is not the result of a reshape.
     """
-    while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
+    while not _is_pixel(name, shapes) and producers[name].op in RESHAPES:
         name = producers[name].inputs[0]
     return name
 
@@ -143,9 +143,9 @@ def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
     for node in graph.nodes:
         before = producers.get(node.inputs[0]) if node.inputs else None
         replaced = None
-        if before is not None and _swaps(node) and before.op in _RESHAPES:
+        if before is not None and _swaps(node) and before.op in RESHAPES:
             replaced = _to_tokens(node, before, names, shapes)
-        elif before is not None and _swaps(before) and node.op in _RESHAPES:
+        elif before is not None and _swaps(before) and node.op in RESHAPES:
             replaced = _to_image(node, before, names, shapes)
         changed |= replaced is not None
         nodes += replaced or [node]
