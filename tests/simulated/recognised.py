@@ -18,8 +18,7 @@ from gossamer.tensor import AXES, TensorSpec
 
 Compute = Callable[[FusionProblem, Variant, Sequence[np.ndarray], Mapping[str, np.ndarray]],
                    np.ndarray]
-"""A function of a fusion, a variant, the logical inputs and the constants, which returns the logical
-output."""
+"""A function that returns the logical output of a fusion, for a variant, inputs and constants."""
 
 
 def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

@@ -1,5 +1,5 @@
-"""Random networks of attention, norms and moves, in many of the forms in which exporters write them,
-and in forms that only look like them."""
+"""Random networks of attention, norms and moves, in many forms of which some only look like
+these."""
 
 from __future__ import annotations
 
