@@ -16,9 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -289,28 +288,15 @@ class Members:
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
-class Receiver(Protocol):
-    """What receives the result of a batch, such as a future."""
-
-    def set_result(self, result: Any, /) -> None:
-        """Receive the result."""
-
-    def set_exception(self, error: BaseException | None, /) -> None:
-        """Receive an error instead."""
-
-
-@dataclass(frozen=True, eq=False)
-class BatchTask:
+class BatchTask(NamedTuple):
     """A batch that one of the devices computes.
 
     begin: enqueues the batch on a lane.
-    result: receives the batch's result, or an error.
-    name: adds the caller's name of the batch to an error.
+    result: future of the batch's result.
     """
 
     begin: Begin
-    result: Receiver
-    name: Callable[[Exception], Exception] = lambda error: error
+    result: Future[Any]
 
 
 class SharedWork:
@@ -419,7 +405,7 @@ class SharedWork:
                 result = self._members.computed(lambda other: other.compute(task.begin), member,
                                                 error)
         except Exception as last:
-            task.result.set_exception(task.name(last))
+            task.result.set_exception(last)
         else:
             task.result.set_result(result)
 

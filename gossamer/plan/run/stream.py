@@ -9,7 +9,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from concurrent.futures import CancelledError, Future
+from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
@@ -20,6 +21,7 @@ from gossamer.plan.run.device_workers import (
     Closable,
     Members,
     SharedWork,
+    failed,
 )
 
 ERRORS = ("raise", "return")
@@ -53,6 +55,7 @@ class ResultStream(Closable, Iterator[Any]):
         self._owner = owner
         self._returns_errors = errors == "return"
         self._pipeline = _Pipeline(members, iterator, depth)
+        self._numbers = count()
         self._is_over = False
         weakref.finalize(self, self._pipeline.end).atexit = False
 
@@ -70,17 +73,22 @@ class ResultStream(Closable, Iterator[Any]):
         if self._is_over:
             raise StopIteration
         try:
-            entry = self._pipeline.next_entry()
-        except (KeyboardInterrupt, SystemExit):
+            result = self._pipeline.next_result()
+            error = result.exception()
+        except CancelledError:
+            raise StopIteration from None
+        except BaseException:
+            # the batches have ended, or the caller was interrupted
             self.close()
             raise
-        if entry.is_end:
-            self.close()
-            raise StopIteration if entry.error is None else entry.error
         self._pipeline.room.release()
-        if entry.error is None or self._returns_errors:
-            return entry.error or entry.result
-        raise entry.error
+        number = next(self._numbers)
+        if error is None:
+            return result.result()
+        error = _of_batch(number, error)
+        if self._returns_errors:
+            return error
+        raise error
 
     def close(self) -> None:
         """End the threads, and free the stream's device memory.
@@ -90,33 +98,6 @@ class ResultStream(Closable, Iterator[Any]):
         """
         self._is_over = True
         self._pipeline.close()
-
-
-class _Entry:
-    """A batch of a stream with its result or error, or the end of the stream.
-
-    index: number of the batch.
-    is_end: whether there are no more batches.
-    """
-
-    __slots__ = ("done", "error", "index", "is_end", "result")
-
-    def __init__(self, index: int, done: SimpleQueue[_Entry], *, is_end: bool = False) -> None:
-        self.index = index
-        self.done = done
-        self.is_end = is_end
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def set_result(self, result: Any) -> None:
-        """Set the result, and hand out the entry."""
-        self.result = result
-        self.done.put(self)
-
-    def set_exception(self, error: BaseException | None) -> None:
-        """Set an error, and hand out the entry."""
-        self.error = error
-        self.done.put(self)
 
 
 class _Pipeline:
@@ -137,35 +118,31 @@ class _Pipeline:
         self._tasks: deque[BatchTask] = deque()
         self._work = SharedWork(
             members, lambda _: self._tasks.popleft() if self._tasks else None, depth)
-        self._done: SimpleQueue[_Entry] = SimpleQueue()
-        self._early: dict[int, _Entry] = {}
-        self._next = 0
+        self._results: SimpleQueue[Future[Any] | BaseException] = SimpleQueue()
+        """The results of the batches in order, and the error that ends the stream."""
         self._is_ending = False
         CLOSED_AT_EXIT.add(self)
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
 
-    def next_entry(self) -> _Entry:
-        """Return the next batch when it is computed, or the end."""
+    def next_result(self) -> Future[Any]:
+        """Return the future of the next batch; raise the error that ends the stream."""
         if not self._reader.ident:
             self._reader.start()
             self._work.start()
-        while (entry := self._early.pop(self._next, None)) is None:
-            entry = self._done.get()
-            if entry.is_end and entry.index < 0:
-                return entry
-            self._early[entry.index] = entry
-        self._next += 1
-        return entry
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def end(self) -> None:
         """Make the threads end soon."""
-        self._is_ending = True
-        self.room.release()
         with self._work.changed:
-            self._tasks.clear()
+            self._is_ending = True
+            while self._tasks:
+                self._tasks.popleft().result.cancel()
+        self.room.release()
         self._work.end()
-        # next_entry() returns this entry even if earlier batches are missing
-        _Entry(-1, self._done, is_end=True).set_exception(None)
+        self._results.put(StopIteration())
 
     def close(self) -> None:
         """End the threads, and wait for them.
@@ -179,23 +156,12 @@ class _Pipeline:
 
     def _read(self) -> None:
         """Read and check the batches, and distribute them."""
-        last: BaseException | None = None
-        index = -1
+        last: BaseException = StopIteration()
         try:
             self.room.acquire()
-            for index, item in enumerate(self._iterator):
-                entry = _Entry(index, self._done)
-                try:
-                    task = BatchTask(self._members.checked(item), entry,
-                                     partial(_of_batch, index))
-                except Exception as error:
-                    entry.set_exception(_of_batch(index, error))
-                else:
-                    with self._work.changed:
-                        self._tasks.append(task)
-                        self._work.changed.notify()
-                    del task
-                del item, entry
+            for item in self._iterator:
+                self._add(item)
+                del item
                 self.room.acquire()
                 if self._is_ending:
                     break
@@ -203,11 +169,24 @@ class _Pipeline:
             last = error
         # drop the caller's iterator: a generator is thereby closed in the thread that ran it
         self._iterator = iter(())
-        _Entry(index + 1, self._done, is_end=True).set_exception(last)
+        self._results.put(last)
         self._work.end()
 
+    def _add(self, item: Any) -> None:
+        """Check a batch, and add it to the tasks."""
+        try:
+            task = BatchTask(self._members.checked(item), Future())
+        except Exception as error:
+            self._results.put(failed(error))
+            return
+        with self._work.changed:
+            if not self._is_ending:
+                self._tasks.append(task)
+                self._results.put(task.result)
+                self._work.changed.notify()
 
-def _of_batch(index: int, error: Exception) -> Exception:
+
+def _of_batch(index: int, error: BaseException) -> BaseException:
     """Return the error of a batch with the batch's number."""
     if not isinstance(error, GossamerError):
         error.add_note(f"in batch {index} of the stream")
