@@ -71,9 +71,8 @@ class SharedMemory:
         """Return whether the system has memfd_create()."""
         return hasattr(os, "memfd_create")
 
-    def empty(self, shape: Sequence[int],
-              dtype: np.typing.DTypeLike) -> tuple[np.ndarray, Place]:
-        """Return an uninitialised array in a block of its own, and the array's place.
+    def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarray:
+        """Return an uninitialised array in a block of its own.
 
         The block becomes free when the array and all views of the array are deleted. Raises OSError
         if the system has no memory for another block.
@@ -84,7 +83,7 @@ class SharedMemory:
             start = free.pop() if free else self._new_block(size)
         array = self.view(start, shape, dtype)
         weakref.finalize(array, self._give_back, start, size).atexit = False
-        return array, Place(start, size, start)
+        return array
 
     def view(self, start: int, shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarray:
         """Return the array of this shape and dtype that starts at offset `start`, in bytes."""

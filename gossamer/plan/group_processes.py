@@ -16,11 +16,12 @@ import socket
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
@@ -38,10 +39,9 @@ from gossamer.errors import (
     OutOfMemoryError,
 )
 from gossamer.io.python_process import FORK_LOCK, PythonProcess
-from gossamer.io.shared_memory import Place, SharedMemory
+from gossamer.io.shared_memory import SharedMemory
 from gossamer.io.shared_object import SharedObject
 from gossamer.plan.choose.saved_options import stored
-from gossamer.plan.group_worker import MESSAGE_BYTES
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.calls import Calls
@@ -61,16 +61,11 @@ _COPIERS = 8
 """Maximum number of threads that copy callers' arrays to shared memory."""
 _PART_BYTES = 2**20
 """Minimum number of bytes that each thread copies."""
-_MOST_FORMS = 64
-"""Maximum number of batch sizes whose choices are kept in shared memory."""
 _MOST_AT_ONCE = 32
 """Maximum number of batches in flight on a channel. A socket holds more messages than these batches
 need, so that neither end waits while it sends."""
 _CALLS_AT_ONCE = 3
 """Maximum number of calls in progress on each device."""
-
-Placed = tuple[np.ndarray, Place]
-"""An array in shared memory, and its place in this memory."""
 
 
 def have_processes(devices: Sequence[Device]) -> bool:
@@ -88,58 +83,30 @@ def _anew(error: Exception) -> Exception:
     return type(error)(str(error))
 
 
-class _Form:
-    """The specs and choices of one batch size.
-
-    inputs, outputs: specs of the network's inputs and outputs, in order.
-    choices: the pickled choices for the layers, by the plan that has made the choices.
-    """
-
-    def __init__(self, plans: Sequence[Plan], batch: int, memory: SharedMemory) -> None:
-        self.batch = batch
-        self.choices: dict[Plan, Placed] = {}
-        for plan in plans:
-            data = pickle.dumps(stored({batch: plan.program(batch)}, plan.device))
-            self.choices[plan] = memory.empty((len(data),), np.uint8)
-            self.choices[plan][0][...] = np.frombuffer(data, np.uint8)
-        program, graph = plans[0].program(batch), plans[0].graph
-        self.inputs = [program.specs[program.inputs[info.name]] for info in graph.inputs]
-        self.outputs = [program.specs[program.outputs[info.name]] for info in graph.outputs]
-
-
 class GroupArrays:
     """Arrays in memory that the processes of a group share.
 
     plans: one plan for each kind of device.
+    networks: the graph of each plan as a shared object, which the plan's processes load.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.memory = SharedMemory()
+        self.networks = {plan: SharedObject(plan.graph) for plan in plans}
         self._plans = plans
-        self._networks: dict[Plan, SharedObject] = {}
-        self._forms: dict[int, _Form] = {}
-        self._lock = threading.Lock()
         self._threads = max(1, min(_COPIERS, processors()))
         self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
 
-    def network(self, plan: Plan) -> SharedObject:
-        """Return the graph of a plan as a shared object, which the plan's processes load."""
-        with self._lock:
-            if plan not in self._networks:
-                self._networks[plan] = SharedObject(plan.graph)
-            return self._networks[plan]
+    def specs(self, batch: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """Return the specs of the network's inputs and outputs, in order.
 
-    def form(self, batch: int) -> _Form:
-        """Return the form of a batch size. A new batch size is planned first."""
-        with self._lock:
-            form = self._forms.pop(batch, None) or _Form(self._plans, batch, self.memory)
-            self._forms[batch] = form
-            if len(self._forms) > _MOST_FORMS:
-                # the form that was used least recently
-                del self._forms[next(iter(self._forms))]
-            return form
+        A new batch size is planned first.
+        """
+        program, graph = self._plans[0].program(batch), self._plans[0].graph
+        return ([program.specs[program.inputs[info.name]] for info in graph.inputs],
+                [program.specs[program.outputs[info.name]] for info in graph.outputs])
 
-    def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> Placed:
+    def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarray:
         """Return an uninitialised array in shared memory."""
         try:
             return self.memory.empty(shape, dtype)
@@ -148,52 +115,42 @@ class GroupArrays:
                 f"{self._plans[0].graph.name}: there is too little memory to share with the "
                 f"processes of the devices: {error.strerror}") from None
 
-    def inputs(self, form: _Form) -> tuple[np.ndarray, ...]:
-        """Return uninitialised arrays for the inputs of a batch."""
-        return tuple(self.empty(spec.stored_shape, spec.stored_dtype)[0] for spec in form.inputs)
-
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return arrays of zeros for the inputs of a batch."""
-        arrays = self.inputs(self.form(batch))
+        arrays = _Lane(self, batch).pinned
         for array in arrays:
             array[...] = 0
         return arrays
 
-    def placed(self, form: _Form, arrays: Sequence[np.ndarray]) -> list[Placed]:
-        """Return the inputs in shared memory, with the dtypes and shapes of the form.
+    def placed(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+        """Return an input in shared memory, with the dtype and shape of the spec.
 
-        Inputs that are elsewhere, or have another dtype or shape, are copied.
+        An input that is elsewhere, or has another dtype or shape, is copied.
         """
-        found = []
-        for spec, array in zip(form.inputs, arrays, strict=True):
-            place = None
-            if (isinstance(array, np.ndarray) and array.dtype == spec.stored_dtype
-                    and array.shape == spec.stored_shape):
-                place = self.memory.place(array)
-            found.append(self._copied(array, spec) if place is None else (array, place))
-        return found
+        is_there = (isinstance(array, np.ndarray) and array.dtype == spec.stored_dtype
+                    and array.shape == spec.stored_shape and self.memory.place(array) is not None)
+        return array if is_there else self._copied(array, spec)
 
-    def _copied(self, source: np.ndarray, spec: TensorSpec) -> Placed:
+    def _copied(self, source: np.ndarray, spec: TensorSpec) -> np.ndarray:
         """Return a copy in shared memory. Several threads copy a large array."""
-        target, place = self.empty(spec.stored_shape, spec.stored_dtype)
+        target = self.empty(spec.stored_shape, spec.stored_dtype)
         parts = min(target.nbytes // _PART_BYTES, self._threads, len(target) if target.ndim else 1)
         if parts < 2:
             np.copyto(target, source)
-            return target, place
+            return target
         try:
             list(self._copiers.map(np.copyto, np.array_split(target, parts),
                                    np.array_split(source, parts)))
         except RuntimeError:
             # the threads were ended meanwhile
             np.copyto(target, source)
-        return target, place
+        return target
 
     def close(self) -> None:
         """End the threads that copy, and free files and memory; arrays in use stay valid."""
         self._copiers.shutdown(wait=False)
-        for network in self._networks.values():
+        for network in self.networks.values():
             network.close()
-        self._forms.clear()
         self.memory.release()
 
 
@@ -263,7 +220,7 @@ class ProcessMember(Member):
                 # end() may have been called meanwhile
                 self.end(self.error)
 
-    def connected(self) -> tuple[PythonProcess, socket.socket]:
+    def connected(self) -> tuple[PythonProcess, Connection]:
         """Return the process, which is started if necessary, and a new channel to it.
 
         Raises `error` if there is no process.
@@ -274,14 +231,14 @@ class ProcessMember(Member):
                 raise _anew(self.error)
             assert self.process is not None
             with FORK_LOCK:
-                channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                channel, other = Pipe()
                 # if the process has ended, the channel is closed with `other`
                 with other, suppress(OSError):
                     socket.send_fds(self.process.channel, [b"channel"], [other.fileno()])
             return self.process, channel
 
     def _started(self) -> PythonProcess:
-        memory, network = self.arrays.memory, self.arrays.network(self.plan)
+        memory, network = self.arrays.memory, self.arrays.networks[self.plan]
         policy = self.plan.policy
         process = PythonProcess(
             WORKER, [str(memory.descriptor)], variables=self._variables,
@@ -344,11 +301,13 @@ class _Channel:
         self._member = member
         self._numbers = itertools.count(1)
         self._process: PythonProcess
-        self._socket: socket.socket | None = None
+        self._connection: Connection | None = None
         self._is_ready = False
+        # the batch sizes whose choices the process has received from this channel
+        self._known: set[int] = set()
         # the arrays of batches that the process has not answered: even if nobody waits for an
         # answer any more, the process writes to the arrays
-        self._sent: dict[int, list[Placed]] = {}
+        self._sent: dict[int, list[np.ndarray]] = {}
         self._answers: dict[int, Exception | None] = {}
 
     def ready(self, seconds: float | None) -> bool:
@@ -356,15 +315,13 @@ class _Channel:
 
         Raises an error if no process can be started. With None, there is no limit.
         """
-        while self._socket is not None and self._process is not self._member.process:
+        while self._connection is not None and self._process is not self._member.process:
             # another process has replaced the one of this channel: receive its end
             self._receive()
         if not self._is_ready:
-            if self._socket is None:
-                self._process, self._socket = self._member.connected()
-                self._closing = weakref.finalize(self, self._socket.close)
-            self._socket.settimeout(seconds)
-            with suppress(TimeoutError, BlockingIOError):
+            if self._connection is None:
+                self._process, self._connection = self._member.connected()
+            if self._connection.poll(seconds):
                 self._receive()
         return self._is_ready
 
@@ -374,19 +331,23 @@ class _Channel:
 
     def begun(self, lane: _Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
         """Send a batch, and return the function that waits for its outputs and returns copies."""
-        shared, form = self._member.arrays, lane.form
-        inputs = shared.placed(form, arrays)
-        outputs = [shared.empty(spec.shape, spec.stored_dtype) for spec in form.outputs]
-        self.calls.last_batch = form.batch
+        shared, plan, batch = self._member.arrays, self._member.plan, lane.batch
+        inputs = list(map(shared.placed, arrays, lane.inputs))
+        outputs = [shared.empty(spec.shape, spec.stored_dtype) for spec in lane.outputs]
+        self.calls.last_batch = batch
         while not self.ready(None):
             pass
-        assert self._socket is not None
-        number, choices = next(self._numbers), form.choices[self._member.plan]
-        self._sent[number] = [choices, *inputs, *outputs]
+        assert self._connection is not None
+        choices = None if batch in self._known else stored({batch: plan.program(batch)},
+                                                           plan.device)
+        number = next(self._numbers)
+        self._sent[number] = [*inputs, *outputs]
         # sending fails if the process has ended; then there is no answer
         with suppress(OSError):
-            self._socket.send(pickle.dumps((number, form.batch, tuple(choices[1]), [
-                tuple(place) for _, place in (*inputs, *outputs)])))
+            # faster than send(), which prepares for objects of multiprocessing
+            self._connection.send_bytes(pickle.dumps((
+                number, batch, choices, list(map(shared.memory.place, self._sent[number])))))
+            self._known.add(batch)
 
         def collect() -> list[np.ndarray]:
             while number not in self._answers:
@@ -394,25 +355,22 @@ class _Channel:
             error = self._answers.pop(number)
             if error is not None:
                 raise error
-            return [array.copy() for array, _ in outputs]
+            return [array.copy() for array in outputs]
 
         return collect
 
     def _receive(self) -> None:
         """Wait for the next answer, or for the end of the process."""
-        assert self._socket is not None
+        assert self._connection is not None
         try:
-            data = self._socket.recv(MESSAGE_BYTES)
-        except ConnectionError:
-            data = b""
-        if not data:
-            error = self._member.lost(self._process)
-            self._answers.update({number: _anew(error) for number in self._sent})
+            number, error, problem = self._connection.recv()
+        except (EOFError, OSError):
+            lost = self._member.lost(self._process)
+            self._answers.update({number: _anew(lost) for number in self._sent})
             self._sent.clear()
-            self._is_ready, self._socket = False, None
-            self._closing()
+            self._known.clear()
+            self._is_ready, self._connection = False, None
             return
-        number, error, problem = pickle.loads(data)
         if problem:
             with suppress(GossamerWarning):
                 warnings.warn(problem, GossamerWarning, stacklevel=2)
@@ -421,7 +379,6 @@ class _Channel:
             self._answers[number] = error
         elif error is None:
             self._member.is_ready = self._is_ready = True
-            self._socket.settimeout(None)
         else:
             self._member.end(error if isinstance(error, DeviceError) else DeviceError(
                 f"{self.calls.device.name}: {error}"))
@@ -430,17 +387,19 @@ class _Channel:
 class _Lane:
     """The arrays of a batch; used in place of a Context.
 
-    form: the form of the batch size.
+    inputs, outputs: specs of the network's inputs and outputs, in order.
     """
 
     def __init__(self, arrays: GroupArrays, batch: int) -> None:
+        self.batch = batch
+        self.inputs, self.outputs = arrays.specs(batch)
         self._arrays = arrays
-        self.form = arrays.form(batch)
 
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
         """Uninitialised arrays for the inputs."""
-        return self._arrays.inputs(self.form)
+        return tuple(self._arrays.empty(spec.stored_shape, spec.stored_dtype)
+                     for spec in self.inputs)
 
 
 class DeviceProcesses(Members):
@@ -460,15 +419,13 @@ class DeviceProcesses(Members):
         super().__init__(self.processes)
         self._name = plans[0].graph.name
         self._pid = os.getpid()
-        self._is_closed = self._is_started = False
+        self._is_closed = False
         CLOSED_AT_EXIT.add(self)
 
     def checked(self, item: Any) -> Begin:
         self._check_usable()
-        if not self._is_started:
-            self._is_started = True
-            for member in self.processes:
-                member.start()
+        for member in self.processes:
+            member.start()
         return super().checked(item)
 
     def call(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

@@ -5,12 +5,13 @@ packet is a pickled tuple: the device's name, the path of the network, and the p
 packet carries the file descriptor of a channel, which has its own thread here. When the parent
 process ends, the standard input is closed, and this process ends.
 
-The packets of a channel are pickled tuples:
+The messages of a channel are pickled tuples:
 
 - `(0, error, "")`: the first answer. The error is not None if the device or the network cannot be
   opened.
-- `(number, batch, choices, places)`: a batch of the size `batch`. `choices` is the place of the
-  pickled choices for this size. `places` has the places of the inputs, then those of the outputs.
+- `(number, batch, choices, places)`: a batch of the size `batch`. `choices` has the choices for
+  this size; None if the channel has sent them before. `places` has the places of the inputs, then
+  those of the outputs.
 - `(number, error, problem)`: the answer. `error` is None if the outputs were written. `problem`
   says why batches are computed slower than possible; "" if they are not, or if it was said.
 """
@@ -27,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -40,10 +42,10 @@ from gossamer.model.graph import Graph
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.run.device_workers import Lanes, failed
+from gossamer.plan.run.device_workers import Lanes, begun
 
-MESSAGE_BYTES = 2**16
-"""Maximum size of a message."""
+_MOST_BYTES = 2**16
+"""Maximum size of the first packet."""
 _AT_ONCE = 3
 """Number of batches of a channel in flight on a device, as in a stream of one plan."""
 _KEPT_LANES = 4 * _AT_ONCE
@@ -73,13 +75,11 @@ class Worker:
         self._locked: set[int] = set()
         self._lock = threading.Lock()
 
-    def begin(self, batch: int, choices: Place,
-              places: Sequence[Place]) -> Callable[[], object]:
+    def begin(self, batch: int, choices: Any, places: Sequence[Place]) -> Callable[[], object]:
         """Enqueue a batch, and return a function that waits until the outputs are written."""
         with self._lock:
             if batch not in self._known:
-                self._add(batch, pickle.loads(
-                    self._memory.view(choices.start, (choices.nbytes,), np.uint8).data))
+                self._add(batch, choices)
             lane = self._lanes.take(batch)
             inputs, outputs = len(lane.inputs), len(lane.outputs)
             if len(places) != inputs + outputs:
@@ -112,39 +112,25 @@ class Worker:
         return self._memory.view(place.start, shape, dtype)
 
 
-def _serve(channel: socket.socket, opened: Future[Worker]) -> None:
+def _serve(channel: Connection, opened: Future[Worker]) -> None:
     """Compute the batches that arrive on a channel, until its other end is closed."""
-    with channel, suppress(ConnectionError):
+    with channel, suppress(ConnectionError, EOFError):
         try:
             worker = opened.result()
         except Exception as error:
-            channel.send(pickle.dumps((0, _portable(error), "")))
+            channel.send((0, _portable(error), ""))
             return
-        channel.send(pickle.dumps((0, None, "")))
+        channel.send((0, None, ""))
         queued: deque[tuple[int, Callable[[], object]]] = deque()
         while True:
-            if len(queued) == worker.at_once:
-                _answer(channel, worker, *queued.popleft())
-            try:
-                data = channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT if queued else 0)
-            except BlockingIOError:
+            if queued and (len(queued) == worker.at_once or not channel.poll()):
                 _answer(channel, worker, *queued.popleft())
                 continue
-            if not data:
-                return
-            number, batch, choices, places = pickle.loads(data)
-            queued.append((number, _begun(worker, batch, Place(*choices),
-                                          [Place(*place) for place in places])))
+            number, *batch = channel.recv()
+            queued.append((number, begun(worker.begin, *batch)))
 
 
-def _begun(worker: Worker, *batch: Any) -> Callable[[], object]:
-    try:
-        return worker.begin(*batch)
-    except Exception as error:
-        return failed(error).result
-
-
-def _answer(channel: socket.socket, worker: Worker, number: int,
+def _answer(channel: Connection, worker: Worker, number: int,
             collect: Callable[[], object]) -> None:
     """Wait for a batch, and send the answer.
 
@@ -160,7 +146,7 @@ def _answer(channel: socket.socket, worker: Worker, number: int,
     except Exception as error:
         problem = _portable(error)
     said, worker.problem = worker.problem, ""
-    channel.send(pickle.dumps((number, problem, said)))
+    channel.send_bytes(pickle.dumps((number, problem, said)))
 
 
 def _portable(error: Exception) -> Exception:
@@ -186,12 +172,12 @@ def work() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = socket.socket(fileno=0)
-    first = parent.recv(MESSAGE_BYTES)
+    first = parent.recv(_MOST_BYTES)
     if first:
         # this thread only receives, so that the process ends even while the device is busy
         opened = ThreadPoolExecutor(1).submit(
             _opened, SharedMemory(int(sys.argv[1])), *pickle.loads(first))
     while descriptors := socket.recv_fds(parent, 1, 1)[1]:
         threading.Thread(target=_serve, daemon=True, args=(
-            socket.socket(fileno=descriptors[0]), opened)).start()
+            Connection(descriptors[0]), opened)).start()
     os._exit(0)

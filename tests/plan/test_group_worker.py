@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import socket
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +59,16 @@ class Begun:
         self.worker = Worker(self.plan.graph, device, memory, ANY)
 
     def begin(self, batch: int, places: Any) -> Callable[[], object]:
-        data = pickle.dumps(stored({batch: self.plan.program(batch)}, self.plan.device))
-        choices, place = self.memory.empty((len(data),), np.uint8)
-        choices[...] = np.frombuffer(data, np.uint8)
-        return self.worker.begin(batch, place, places)
+        choices = stored({batch: self.plan.program(batch)}, self.plan.device)
+        return self.worker.begin(batch, choices, places)
 
 
 def placed(memory: SharedMemory, batch: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Any]:
     """Returns an input with an output, and their places."""
-    x, first = memory.empty((batch, 3, 6, 5), np.float32)
-    y, second = memory.empty((batch, 4), np.float32)
+    x = memory.empty((batch, 3, 6, 5), np.float32)
+    y = memory.empty((batch, 4), np.float32)
     x[...] = images(batch, seed)
-    return x, y, (first, second)
+    return x, y, (memory.place(x), memory.place(y))
 
 
 def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
@@ -126,7 +123,7 @@ def test_a_processor_computes_one_batch_at_a_time(tmp_path: Path) -> None:
     (DeviceError("long " * 10**5), DeviceError, "long long"),
 ])
 def test_errors_that_are_sent(error: Exception, kind: type, text: str) -> None:
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here, there = Pipe()
 
     def fail() -> None:
         raise error
@@ -134,6 +131,6 @@ def test_errors_that_are_sent(error: Exception, kind: type, text: str) -> None:
     with here, there:
         worker: Any = type("", (), {"problem": "slow"})
         group_worker._answer(there, worker, 7, fail)
-        number, sent, problem = pickle.loads(here.recv(group_worker.MESSAGE_BYTES))
+        number, sent, problem = here.recv()
     assert (number, type(sent), problem) == (7, kind, "slow")
     assert text in str(sent)

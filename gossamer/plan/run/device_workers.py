@@ -371,7 +371,7 @@ class SharedWork:
                 pass
             task = self._take(member, wait=not queued)
             if task is not None:
-                queued.append((task, _begun(task, lanes)))
+                queued.append((task, begun(task.begin, lanes)))
             elif queued:
                 self._collect(member, *queued.popleft())
             else:
@@ -410,9 +410,10 @@ class SharedWork:
             task.result.set_result(result)
 
 
-def _begun(task: BatchTask, lanes: Lanes) -> Collect:
+def begun(begin: Callable[..., Collect], *arguments: Any) -> Collect:
+    """Return what `begin` returns, or a function that raises its error."""
     try:
-        return task.begin(lanes)
+        return begin(*arguments)
     except Exception as error:
         return failed(error).result
 
