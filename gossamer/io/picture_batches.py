@@ -9,20 +9,19 @@ GIL.
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from gossamer.io.process_pool import NoProcessError, ProcessPool
+from gossamer.io.shared_memory import SharedMemory
 
 _PROCESSORS, _FILES = 8, 2000
 """Minimum numbers of processors and files for reading pictures by processes instead of threads.
@@ -47,8 +46,8 @@ Form = tuple[tuple[int, ...], np.dtype]
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
 """A list with the reason why each file cannot be read ("" if it can), and the pictures of the
 readable files."""
-_Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
-"""Shared memory for pictures, and groups of files with the futures of their answers."""
+_Group = tuple[Callable[[], Answer], Future[Any]]
+"""The function that reads a group of files, and the future of its answer from a process."""
 
 
 class PictureReader(Protocol):
@@ -133,93 +132,46 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
     # files or more
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
-    with (closing(SharedBlocks(size * nbytes)) as shared,
-          ProcessPool(count, "process that reads images") as pool):
+    shared = None
+    if form is not None and SharedMemory.is_supported():
+        with suppress(OSError):
+            shared = SharedMemory()
+    with ProcessPool(count, "process that reads images") as pool:
 
-        def submit(start: int) -> _Block:
+        def submit(start: int) -> tuple[np.ndarray | None, list[_Group]]:
             part = files[start:start + size]
-            memory, offset = shared.take(len(part), form)
-            groups = []
+            memory = None
+            if shared is not None and form is not None:
+                with suppress(OSError):  # there may be too little memory
+                    memory = shared.empty((len(part), *form[0]), form[1])
+            groups: list[_Group] = []
             for first in range(0, len(part), _GROUP):
                 group = part[first:first + _GROUP]
-                task = (_read,) if memory is None else (
-                    _read_into, shared.path, offset + first * nbytes)
-                groups.append((group, pool.submit(*task, reader, group, what="read pictures")))
+                task = partial(_read, reader, group) if shared is None or memory is None else (
+                    partial(_read_into, *shared.file_place(memory[first:]), reader, group))
+                groups.append((task, pool.submit(task, what="read pictures")))
             return memory, groups
 
         for block in _ahead(map(submit, range(0, len(files), size)), 1 + -(-ahead // size)):
-            yield _answer_of(reader, *block)
+            yield _answer_of(*block)
             # drop the reference, so that the block's memory can be reused
             del block
 
 
-def _answer_of(reader: PictureReader, memory: np.ndarray | None,
-               groups: list[tuple[Sequence[str], Future[Any]]]) -> Answer:
+def _answer_of(memory: np.ndarray | None, groups: Sequence[_Group]) -> Answer:
     """Wait for the groups of a block, and merge their answers."""
     errors: list[str] = []
     pictures: list[np.ndarray] = []
-    for group, future in groups:
+    for task, future in groups:
         try:
             group_errors, found = future.result()
         except NoProcessError:
-            group_errors, found = _read(reader, group)
-        if found is None:
-            assert memory is not None
-            found = memory[len(errors):len(errors) + len(group) - sum(map(bool, group_errors))]
+            group_errors, found = task()
+        if memory is not None:
+            found = memory[len(errors):][:group_errors.count("")]
         errors += group_errors
         pictures += list(found)
-    if (memory is not None and len(pictures) == len(memory)
-            and all(picture.base is memory for picture in pictures)):
-        return errors, memory
-    return errors, pictures
-
-
-class SharedBlocks:
-    """Blocks of shared memory that other processes write through a path.
-
-    A block is reused when no array refers to it any more. The memory is an unnamed file. The
-    system frees the file when the last descriptor and the last mapping of it are closed, even if
-    processes are killed. Processes write to the file instead of mapping it: if memory runs out, a
-    write returns an error, whereas an access to a mapped page kills the process.
-
-    nbytes: bytes of a block.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self._count = 0
-        self._free: list[tuple[mmap.mmap, int]] = []
-        self._descriptor = os.memfd_create("gossamer") if hasattr(os, "memfd_create") else -1
-        self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-
-    def take(self, count: int, form: Form | None) -> tuple[np.ndarray | None, int]:
-        """Return an array for `count` pictures in a block, and the block's offset.
-
-        The offset is the position of the block in the file at `path`. The array is None if the
-        system does not support shared memory, or if the pictures differ in size.
-        """
-        if form is None or self._descriptor < 0:
-            return None, 0
-        try:
-            block = self._free.pop() if self._free else self._new_block()
-        except OSError:
-            return None, 0
-        array = np.ndarray((count, *form[0]), form[1], block[0])
-        weakref.finalize(array, self._free.append, block)
-        return array, block[1]
-
-    def _new_block(self) -> tuple[mmap.mmap, int]:
-        offset = self._count * self._nbytes
-        os.ftruncate(self._descriptor, offset + self._nbytes)
-        block = mmap.mmap(self._descriptor, self._nbytes, offset=offset)
-        self._count += 1
-        return block, offset
-
-    def close(self) -> None:
-        """Close the descriptor; a block lives as long as arrays refer to it."""
-        self._free.clear()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+    return errors, pictures if memory is None or any(errors) else memory
 
 
 def _ahead(futures: Iterator[T], count: int) -> Iterator[T]:
@@ -237,16 +189,14 @@ def _read(reader: PictureReader, files: Sequence[str]) -> tuple[list[str], list[
 
 
 def _read_into(path: str, offset: int, reader: PictureReader,
-               files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
+               files: Sequence[str]) -> tuple[list[str], list[np.ndarray]]:
     """Read a group of files, and write the pictures to shared memory.
 
-    Returns an Answer, with None in place of the pictures. If the pictures cannot be written to the
-    file at `path`, the pictures themselves are returned.
+    Returns an Answer without the pictures.
     """
     errors, pictures = _read(reader, files)
-    arrays = [np.ascontiguousarray(picture) for picture in pictures]
-    with suppress(OSError), open(path, "r+b", buffering=0) as file:  # the memory may be full
-        written = os.pwritev(file.fileno(), [array.data for array in arrays], offset)
-        if written == sum(array.nbytes for array in arrays):
-            return errors, None
-    return errors, pictures
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        for picture in pictures:
+            file.write(np.ascontiguousarray(picture).data)
+    return errors, []

@@ -97,6 +97,11 @@ class SharedMemory:
         block = bisect_right(self._starts, start) - 1
         return Place(self._starts[block], self._sizes[block], start)
 
+    def file_place(self, array: np.ndarray) -> tuple[str, int]:
+        """Return the path of a file for other processes, and the offset of an array in it."""
+        return (f"/proc/{os.getpid()}/fd/{self.descriptor}",
+                array.__array_interface__["data"][0] - self._address)
+
     def release(self) -> None:
         """Return the memory of free blocks to the system, now and whenever a block becomes free."""
         self._is_released = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 
 from gossamer.io import picture_batches as module
-from gossamer.io.picture_batches import PictureBatch, SharedBlocks, picture_batches
+from gossamer.io.picture_batches import PictureBatch, picture_batches
 from gossamer.io.process_pool import ProcessEndedError
+from gossamer.io.shared_memory import SharedMemory
 
 HOW = ("threads", "processes", "processes without shared memory", "processes without room in it",
-       "no process")
-WRITE = os.pwritev
+       "no process", "no process without shared memory")
 FORM = (2, 3), np.dtype(np.int32)
 
 
@@ -39,18 +38,6 @@ class NumberReader:
         return np.full((2, int(side or 3)), int(number), np.int32)
 
 
-class FullReader(NumberReader):
-    """One for whose groups shared memory has no room, but for those that end with a multiple of 3.
-    """
-
-    def __call__(self, file: str) -> np.ndarray | str:
-        def no_room(*_: object) -> None:
-            raise OSError("no room")
-
-        os.pwritev = no_room if int(file) % 3 else WRITE  # type: ignore[assignment]
-        return super().__call__(file)
-
-
 class ProcessReader(NumberReader):
     """One whose pictures are the numbers of the processes that read them."""
 
@@ -67,18 +54,17 @@ class EndingReader(NumberReader):
         return ""
 
 
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Returns a list that grows by the address and the offset of every shared block."""
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that grows by the address of every array in shared memory."""
     found = []
-    take = SharedBlocks.take
+    empty = SharedMemory.empty
 
-    def noted(blocks: SharedBlocks, *arguments: Any) -> Any:
-        memory, offset = take(blocks, *arguments)
-        assert memory is not None
-        found.append((memory.ctypes.data, offset))
-        return memory, offset
+    def noted(memory: SharedMemory, *arguments: Any) -> Any:
+        array = empty(memory, *arguments)
+        found.append(array.ctypes.data)
+        return array
 
-    monkeypatch.setattr(SharedBlocks, "take", noted)
+    monkeypatch.setattr(SharedMemory, "empty", noted)
     return found
 
 
@@ -91,11 +77,13 @@ def prepared(how: str, monkeypatch: pytest.MonkeyPatch, keeps_size: bool = False
     """Has pictures read in one of the ways of HOW, and returns what reads them."""
     if how != "threads":
         by_processes(monkeypatch)
-    if how == "processes without shared memory":
+    if how.endswith("without shared memory"):
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    if how == "no process":
+    if how.endswith("room in it"):
+        monkeypatch.setattr("gossamer.io.shared_memory._MOST_BYTES", 2**14)
+    if how.startswith("no process"):
         monkeypatch.setattr("sys.executable", "")
-    return (FullReader if how.endswith("room in it") else NumberReader)(keeps_size)
+    return NumberReader(keeps_size)
 
 
 def expected(reader: NumberReader, files: list[str], batch: int) -> Iterator[PictureBatch]:
@@ -163,7 +151,7 @@ def test_other_processes_put_pictures_where_they_stay(monkeypatch: pytest.Monkey
     blocks = taken(monkeypatch)
     parts = list(picture_batches(ProcessReader(), names(192), 2, batch))
     assert os.getpid() not in {int(number) for part in parts for number in part.pictures.flat}
-    assert {address for address, _ in blocks} <= {part.pictures.ctypes.data for part in parts}
+    assert blocks and set(blocks) <= {part.pictures.ctypes.data for part in parts}
 
 
 def test_memory_does_not_grow_with_the_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,25 +159,10 @@ def test_memory_does_not_grow_with_the_number_of_files(monkeypatch: pytest.Monke
     blocks = taken(monkeypatch)
     for part in picture_batches(NumberReader(), names(1600), 2, 16):
         del part
-    assert len(blocks) == 100 and len({offset for _, offset in blocks}) < 25
+    assert len(blocks) == 100 and len(set(blocks)) < 25
 
 
 def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     by_processes(monkeypatch)
     with pytest.raises(ProcessEndedError, match="read pictures was ended by signal 9"):
         list(picture_batches(EndingReader(), ["0"], 1, 1))
-
-
-def test_a_block_is_used_again_when_no_array_over_it_is_left() -> None:
-    with closing(SharedBlocks(24)) as blocks:
-        first, offset = blocks.take(1, FORM)
-        assert first is not None and first.shape == (1, 2, 3)
-        part = first[0, 1:]
-        others = [blocks.take(1, FORM) for _ in range(3)]
-        del first
-        assert offset not in {blocks.take(1, FORM)[1], *(other for _, other in others)}
-        del part
-        again, found = blocks.take(1, FORM)
-        assert found == offset and again is not None
-    again[:] = 7
-    assert (again == 7).all()
