@@ -266,10 +266,10 @@ def _result(task: bytes) -> tuple[bool, Any]:
     try:
         return True, function(*arguments)
     except Exception as error:
-        return False, _portable(error)
+        return False, portable(error)
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """Return the error, or a GossamerError if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -7,7 +7,6 @@ import mmap
 import os
 import pickle
 import tempfile
-from types import TracebackType
 from typing import IO, Any
 
 from gossamer.errors import GossamerError
@@ -20,8 +19,8 @@ class SharedObject:
     """An object that is stored in a file, from which other processes load it with load().
 
     The arrays of a loaded object are read-only views of the mapped file. The file is in memory if
-    the system supports memfd_create(), else on disk. The file is removed at the end of a `with`
-    block, or when this process ends. A file in memory is freed even if this process is killed.
+    the system supports memfd_create(), else on disk. The file is removed by close(),
+    or when this process ends. A file in memory is freed even if this process is killed.
     Arrays that other processes have mapped stay valid.
 
     path: the argument of load() in the other processes.
@@ -45,21 +44,13 @@ class SharedObject:
             self._file.flush()
         except OSError as error:
             self._file.close()
-            raise GossamerError("cannot share the samples with other processes: "
-                                f"{error.strerror}") from None
+            raise GossamerError(f"cannot share data with other processes: {error.strerror}") from None
         name: Any = self._file.name
         self.path = (name if isinstance(name, str) else f"/proc/{os.getpid()}/fd/{name}"), end
 
     def close(self) -> None:
         """Remove the file; other processes keep what they have loaded."""
         self._file.close()
-
-    def __enter__(self) -> SharedObject:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
 
 def _new_file() -> IO[bytes]:

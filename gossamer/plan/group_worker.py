@@ -35,7 +35,8 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError, DeviceLostError, GossamerError, OutOfMemoryError, cut
+from gossamer.errors import DeviceLostError, OutOfMemoryError
+from gossamer.io.process_pool import portable
 from gossamer.io.shared_memory import Place, SharedMemory
 from gossamer.io.shared_object import load
 from gossamer.model.graph import Graph
@@ -49,8 +50,6 @@ _MOST_BYTES = 2**16
 _AT_ONCE = 3
 """Number of batches of a channel in flight on a device, as in a stream of one plan."""
 _KEPT_LANES = 4 * _AT_ONCE
-_MOST_ERROR = 2**12
-"""Maximum length of the text of an error in an answer."""
 
 
 class Worker:
@@ -118,7 +117,7 @@ def _serve(channel: Connection, opened: Future[Worker]) -> None:
         try:
             worker = opened.result()
         except Exception as error:
-            channel.send((0, _portable(error), ""))
+            channel.send((0, portable(error), ""))
             return
         channel.send((0, None, ""))
         queued: deque[tuple[int, Callable[[], object]]] = deque()
@@ -144,19 +143,9 @@ def _answer(channel: Connection, worker: Worker, number: int,
         print(error, file=sys.stderr, flush=True)
         os._exit(1)
     except Exception as error:
-        problem = _portable(error)
+        problem = portable(error)
     said, worker.problem = worker.problem, ""
     channel.send_bytes(pickle.dumps((number, problem, said)))
-
-
-def _portable(error: Exception) -> Exception:
-    """Return a copy of an error that can be pickled, with a message of limited length."""
-    text = cut(str(error), _MOST_ERROR)
-    if isinstance(error, GossamerError):
-        with suppress(Exception):
-            return pickle.loads(pickle.dumps(type(error)(text)))
-    kind = DeviceError if isinstance(error, DeviceError) else GossamerError
-    return kind(f"{type(error).__name__}: {text}")
 
 
 def _opened(memory: SharedMemory, device: str, network: Any, policy: Policy) -> Worker:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find_several
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerError, GossamerWarning, InputError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.calls import check_pinned
@@ -63,7 +63,7 @@ class PlanGroup(Closable):
         if group_processes.have_processes([plan.device for plan in self.plans]):
             try:
                 return group_processes.DeviceProcesses(self.plans)
-            except OSError as error:
+            except (OSError, GossamerError) as error:
                 warnings.warn(f"the devices share one process, because memory cannot be shared "
                               f"with others: {error}", GossamerWarning, stacklevel=4)
         return Members(list(map(Member, calls)))

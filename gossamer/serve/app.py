@@ -7,12 +7,13 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -54,23 +55,11 @@ _LINGER_S = 2.0
 discarded for at most this many seconds."""
 
 
-class _LargeResponse(Response):
-    """A response that is sent in chunks."""
-
-    def __init__(self, parts: Sequence[bytes | memoryview], media_type: str,
-                 headers: Mapping[str, str]) -> None:
-        super().__init__(None, media_type=media_type, headers={
-            **headers, "Content-Length": str(sum(map(len, parts)))})
-        self._parts = parts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code,
-                    "headers": self.raw_headers})
-        for part in self._parts:
-            for start in range(0, len(part), _PIECE):
-                await send({"type": "http.response.body", "body": part[start:start + _PIECE],
-                            "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+async def _pieces(parts: Sequence[bytes | memoryview]) -> AsyncIterator[bytes]:
+    """Yield the bytes of a response, at most _PIECE at a time."""
+    for part in parts:
+        for start in range(0, len(part), _PIECE):
+            yield bytes(part[start:start + _PIECE])
 
 
 class _Receive:
@@ -180,7 +169,7 @@ class Server:
         except TimeoutError:
             raise DeadlineError("the deadline passed before the outputs were computed") from None
         self.metrics.count_images(name, images)
-        wanted = protocol.without_arrays(wanted)
+        wanted = replace(wanted, arrays={})  # to free their memory
         results = result if isinstance(result, tuple) else (result,)
         share.set(sum(array.nbytes for array in results))
         return await self._response(name, wanted, {
@@ -286,7 +275,8 @@ class Server:
             headers = {protocol.HEADER_LENGTH: str(len(text))}
         if size <= _PIECE:
             return Response(b"".join(parts), media_type=media_type, headers=headers)
-        return _LargeResponse(parts, media_type, headers)
+        return StreamingResponse(_pieces(parts), media_type=media_type,
+                                 headers={**headers, "Content-Length": str(size)})
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:

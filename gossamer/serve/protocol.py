@@ -116,11 +116,6 @@ def parsed(text: bytes, binary: memoryview) -> InferRequest:
     return with_binary(parsed_json(text, len(binary)), binary)
 
 
-def without_arrays(request: InferRequest) -> InferRequest:
-    """Return a request without its inputs, to free their memory."""
-    return replace(request, arrays={})
-
-
 def with_binary(request: InferRequest, binary: memoryview) -> InferRequest:
     """Return a request of parsed_json() with its BinaryTensors replaced by arrays."""
     return replace(request, arrays={

@@ -9,7 +9,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -31,11 +30,6 @@ _LARGE_BLOCK = 2**22
 """
 _CONNECTIONS = 2**16
 """Largest number of open connections, if the system allows as many."""
-_SWITCH_S = 5e-4
-"""Seconds after which the event loop releases the GIL to a waiting thread of a batcher. A batcher
-waits for the GIL after each call of the driver, and Python's default of 5 ms is as long as a short
-batch. The value is a rule of thumb without a measured gain: with the default, the server had the
-same throughput."""
 _NEW_OBJECTS = 20_000
 """Number of new objects after which Python collects garbage. The value is a rule of thumb: each
 request leaves only two or three objects in reference cycles, but a few requests in progress create
@@ -54,7 +48,6 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
     """
     _allow_connections()
     _return_memory()
-    sys.setswitchinterval(_SWITCH_S)
     # the garbage collector ignores frozen objects: traversing all objects of the networks would
     # delay responses by 0.1 s
     gc.collect()

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -106,7 +106,7 @@ class SweepWorkers:
             return
         self._threads = max(1, processors() // count)
         try:
-            self._path = self._stack.enter_context(SharedObject(self._splits)).path
+            self._path = self._stack.enter_context(closing(SharedObject(self._splits))).path
         except GossamerError:
             return  # this process trains alone
         self._pool = self._stack.enter_context(ProcessPool(
