@@ -44,7 +44,8 @@ class SharedObject:
             self._file.flush()
         except OSError as error:
             self._file.close()
-            raise GossamerError(f"cannot share data with other processes: {error.strerror}") from None
+            raise GossamerError("cannot share data with other processes: "
+                                f"{error.strerror}") from None
         name: Any = self._file.name
         self.path = (name if isinstance(name, str) else f"/proc/{os.getpid()}/fd/{name}"), end
 

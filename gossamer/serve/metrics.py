@@ -43,8 +43,6 @@ class Metrics:
                                   "Seconds from the first byte of a request to its response.",
                                   ["model"], buckets=_SECONDS, registry=self.registry)
         self.registry.register(_Batches(models))
-        # cached: Prometheus's client needs more time to look up a label than to count
-        self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._totals: dict[tuple[str, bool], Total] = {}
         self._images: dict[str, int] = {}
         self._batches: dict[str, dict[int, Total]] = {}
@@ -85,12 +83,8 @@ class Metrics:
 
     def count(self, model: str, status: int, seconds: float) -> None:
         """Count a response, and add its seconds."""
-        if (model, status) not in self._labelled:
-            self._labelled[model, status] = (
-                self._requests.labels(model, str(status)), self._seconds.labels(model))
-        answers, times = self._labelled[model, status]
-        answers.inc()
-        times.observe(seconds)
+        self._requests.labels(model, str(status)).inc()
+        self._seconds.labels(model).observe(seconds)
         total = self._totals.setdefault((model, status == 200), Total())
         total.count += 1
         total.seconds += seconds

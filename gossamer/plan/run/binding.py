@@ -253,14 +253,14 @@ def callers_stream(array: Any) -> Any:
     return None
 
 
-def like_on_host(array: Any, result: np.ndarray) -> Any:
-    """Return a result as an array of the library that made `array`.
+def like_on_host(inputs: Sequence[Any], results: Sequence[np.ndarray]) -> Sequence[Any]:
+    """Return results as arrays of the library that made the first input.
 
-    The result is copied only if the library cannot share its memory.
+    A result is copied only if the library cannot share its memory.
     """
-    name = library(array)
+    name = library(inputs[0]) if inputs else None
     if name == "torch":
-        return sys.modules[name].from_numpy(result)
+        return list(map(sys.modules[name].from_numpy, results))
     if name == "jax":
-        return sys.modules[name].numpy.asarray(result)
-    return result
+        return list(map(sys.modules[name].numpy.asarray, results))
+    return results

@@ -109,8 +109,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
     specs = context.output_specs
     if out is None:
         targets = [page_locked_array(device, spec.shape, spec.stored_dtype) for spec in specs]
-        outputs = tuple(binding.like_on_host(inputs[0], array) if inputs else array
-                        for array in targets)
+        outputs = tuple(binding.like_on_host(inputs, targets))
     else:
         outputs = _given_outputs(graph, out, specs)
         targets = list(map(binding.on_host, outputs))

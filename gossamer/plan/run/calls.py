@@ -157,11 +157,10 @@ class Calls:
             batch = binding.batch_of(self.graph, arrays, inputs)
             empty = self.empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
             if empty:
-                return [binding.like_on_host(inputs[0], array) for array in empty]
+                return binding.like_on_host(inputs, empty)
             known = partial(self._computed, batch)
             self._keep(form, known)
-        results = known(arrays)
-        return [binding.like_on_host(inputs[0], array) for array in results] if inputs else results
+        return binding.like_on_host(inputs, known(arrays))
 
     def _computed(self, batch: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the outputs for NumPy arrays that were checked."""

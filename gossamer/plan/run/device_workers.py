@@ -116,12 +116,6 @@ def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     return arrays, binding.batch_of(graph, arrays, inputs)
 
 
-def like_inputs(inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> Any:
-    """Return the outputs of a batch as arrays of its first input's library."""
-    return single([binding.like_on_host(inputs[0], array) if inputs else array
-                   for array in arrays])
-
-
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
     """Enqueue a batch of device arrays on the caller's stream.
 
@@ -215,7 +209,7 @@ class Members:
             if any(array.size == 0 for array in arrays):
                 return partial(lanes.calls, inputs)
             collect = lanes.begun(lanes.take(batch), arrays)
-            return lambda: like_inputs(inputs, collect())
+            return lambda: single(binding.like_on_host(inputs, collect()))
 
         return begin
 
