@@ -87,24 +87,16 @@ class GroupArrays:
     """Arrays in memory that the processes of a group share.
 
     plans: one plan for each kind of device.
+    plan: the first plan, whose programs have the specs of inputs and outputs.
     networks: the graph of each plan as a shared object, which the plan's processes load.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.memory = SharedMemory()
         self.networks = {plan: SharedObject(plan.graph) for plan in plans}
-        self._plans = plans
+        self.plan = plans[0]
         self._threads = max(1, min(_COPIERS, processors()))
         self._copiers = ThreadPoolExecutor(self._threads, "gossamer-copies")
-
-    def specs(self, batch: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
-        """Return the specs of the network's inputs and outputs, in order.
-
-        A new batch size is planned first.
-        """
-        program, graph = self._plans[0].program(batch), self._plans[0].graph
-        return ([program.specs[program.inputs[info.name]] for info in graph.inputs],
-                [program.specs[program.outputs[info.name]] for info in graph.outputs])
 
     def empty(self, shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarray:
         """Return an uninitialised array in shared memory."""
@@ -112,7 +104,7 @@ class GroupArrays:
             return self.memory.empty(shape, dtype)
         except OSError as error:
             raise OutOfMemoryError(
-                f"{self._plans[0].graph.name}: there is too little memory to share with the "
+                f"{self.plan.graph.name}: there is too little memory to share with the "
                 f"processes of the devices: {error.strerror}") from None
 
     def pinned(self, batch: int) -> tuple[np.ndarray, ...]:
@@ -385,14 +377,16 @@ class _Channel:
 
 
 class _Lane:
-    """The arrays of a batch; used in place of a Context.
+    """The arrays of a batch, whose size is planned first; used in place of a Context.
 
     inputs, outputs: specs of the network's inputs and outputs, in order.
     """
 
     def __init__(self, arrays: GroupArrays, batch: int) -> None:
+        program, graph = arrays.plan.program(batch), arrays.plan.graph
         self.batch = batch
-        self.inputs, self.outputs = arrays.specs(batch)
+        self.inputs = [program.specs[program.inputs[info.name]] for info in graph.inputs]
+        self.outputs = [program.specs[program.outputs[info.name]] for info in graph.outputs]
         self._arrays = arrays
 
     @cached_property
