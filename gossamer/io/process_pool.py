@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class ProcessPool:
                 self._processes.remove(process)
                 process.close()
             try:
-                process = _Process(self._variables)
+                process = _Process(__name__, variables=self._variables)
             except OSError as error:
                 self._problem = f"cannot start a {self._kind}: {error}"
                 raise NoProcessError(self._problem) from None
@@ -181,10 +182,6 @@ class _Process(PythonProcess):
 
     The constructor raises OSError if the process cannot start.
     """
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        super().__init__(__name__, variables=variables)
-        self._stream = self.channel.makefile("rwb")
 
     def initialize(self, initializer: Callable[[], object]) -> None:
         """Call the initializer in the process.
@@ -207,22 +204,14 @@ class _Process(PythonProcess):
         task: the pickled function and arguments.
         """
         try:
-            pickle.dump(task, self._stream, protocol=5)
-            self._stream.flush()
-            is_done, value = pickle.load(self._stream)
+            self.channel.send_bytes(task)
+            is_done, value = self.channel.recv()
         except Exception:
             # the process has ended, or its answer is not a pickled result
             raise ProcessEndedError(self.ending()) from None
         if not is_done:
             raise value
         return value
-
-    def close(self) -> None:
-        """Kill the process, wait for its end, and close its files."""
-        super().close()
-        # closing fails if buffered data cannot be sent to the ended process
-        with suppress(OSError):
-            self._stream.close()
 
 
 def work() -> None:
@@ -231,22 +220,21 @@ def work() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    results = os.fdopen(os.dup(0), "wb")
+    parent = Connection(0)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(tasks,), daemon=True).start()
+    threading.Thread(target=_receive, args=(parent, tasks), daemon=True).start()
     while True:
-        pickle.dump(_result(tasks.get()), results, protocol=5)
-        results.flush()
+        parent.send(_result(tasks.get()))
 
 
-def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
+def _receive(parent: Connection, tasks: queue.SimpleQueue[bytes]) -> None:
     """Receive tasks until the channel is closed, then end this process.
 
     This function runs in a separate thread, so that the process ends even during a task.
     """
     try:
         while True:
-            tasks.put(pickle.load(sys.stdin.buffer))
+            tasks.put(parent.recv_bytes())
     except EOFError:
         if os.getpgrp() == os.getpid():
             # kill the children of this process as well

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing import Pipe
 
 FORK_LOCK = threading.RLock()
 """Lock that is held while files for another process are made. A fork waits for this lock: the child
@@ -28,11 +28,10 @@ class PythonProcess:
     when its end of the channel, which is its standard input, is closed: when this process ends, the
     system closes this end, also if a fork of this process still runs.
 
-    channel: connected to the standard input of the process.
+    channel: connection to the standard input of the process.
     module: the module.
     arguments: command-line arguments.
     variables: environment variables, in addition to those of this process.
-    kind: type of the channel.
     descriptors: file descriptors that the process inherits.
     is_quiet: whether the output of the process is kept, to be quoted by ending(). If False, the
     process writes to the standard error of this process.
@@ -40,13 +39,13 @@ class PythonProcess:
     """
 
     def __init__(self, module: str, arguments: Sequence[str] = (), *,
-                 variables: Mapping[str, str], kind: int = socket.SOCK_STREAM,
-                 descriptors: Sequence[int] = (), is_quiet: bool = True) -> None:
+                 variables: Mapping[str, str], descriptors: Sequence[int] = (),
+                 is_quiet: bool = True) -> None:
         if not sys.executable:
             raise OSError("the path of the Python executable is unknown (sys.executable is empty)")
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with FORK_LOCK, ExitStack() as stack:
-            self.channel, other = socket.socketpair(socket.AF_UNIX, kind)
+            self.channel, other = Pipe()
             stack.enter_context(self.channel)
             self._said = stack.enter_context(tempfile.TemporaryFile())
             output = self._said.fileno() if is_quiet else 2

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import socket
 import sys
 import threading
 import warnings
@@ -22,6 +21,7 @@ from contextlib import suppress
 from functools import cached_property
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from queue import SimpleQueue
 from typing import Any
 
@@ -226,7 +226,7 @@ class ProcessMember(Member):
                 channel, other = Pipe()
                 # if the process has ended, the channel is closed with `other`
                 with other, suppress(OSError):
-                    socket.send_fds(self.process.channel, [b"channel"], [other.fileno()])
+                    send_handle(self.process.channel, other.fileno(), self.process.pid)
             return self.process, channel
 
     def _started(self) -> PythonProcess:
@@ -234,13 +234,13 @@ class ProcessMember(Member):
         policy = self.plan.policy
         process = PythonProcess(
             WORKER, [str(memory.descriptor)], variables=self._variables,
-            kind=socket.SOCK_SEQPACKET, descriptors=[memory.descriptor],
+            descriptors=[memory.descriptor],
             # with GOSSAMER_DEBUG, the process writes to the stderr of this process
             is_quiet=not debug.level())
         with suppress(OSError):
-            process.channel.send(pickle.dumps((
+            process.channel.send((
                 self.calls.device.name, network.path,
-                Policy(threads=policy.threads, boundary=policy.boundary))))
+                Policy(threads=policy.threads, boundary=policy.boundary)))
         return process
 
     def lost(self, process: PythonProcess) -> Exception:

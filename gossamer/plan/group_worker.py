@@ -1,11 +1,11 @@
 """The process of one device of a group, which computes batches in shared memory.
 
-`gossamer/plan/group_processes.py` starts the process. The standard input is a socket. Its first
-packet is a pickled tuple: the device's name, the path of the network, and the policy. Each further
-packet carries the file descriptor of a channel, which has its own thread here. When the parent
+`gossamer/plan/group_processes.py` starts the process. The standard input is a connection. Its
+first message is a tuple: the device's name, the path of the network, and the policy. Each further
+message carries the file descriptor of a channel, which has its own thread here. When the parent
 process ends, the standard input is closed, and this process ends.
 
-The messages of a channel are pickled tuples:
+The messages of a channel are tuples:
 
 - `(0, error, "")`: the first answer. The error is not None if the device or the network cannot be
   opened.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 from collections import deque
@@ -29,6 +28,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,6 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.device_workers import Lanes, begun
 
-_MOST_BYTES = 2**16
-"""Maximum size of the first packet."""
 _AT_ONCE = 3
 """Number of batches of a channel in flight on a device, as in a stream of one plan."""
 _KEPT_LANES = 4 * _AT_ONCE
@@ -160,13 +158,12 @@ def work() -> None:
     # only the parent ends this process, even if all processes of a group receive a signal
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    parent = socket.socket(fileno=0)
-    first = parent.recv(_MOST_BYTES)
-    if first:
+    parent = Connection(0)
+    with suppress(ConnectionError, EOFError):
+        first = parent.recv()
         # this thread only receives, so that the process ends even while the device is busy
-        opened = ThreadPoolExecutor(1).submit(
-            _opened, SharedMemory(int(sys.argv[1])), *pickle.loads(first))
-    while descriptors := socket.recv_fds(parent, 1, 1)[1]:
-        threading.Thread(target=_serve, daemon=True, args=(
-            Connection(descriptors[0]), opened)).start()
+        opened = ThreadPoolExecutor(1).submit(_opened, SharedMemory(int(sys.argv[1])), *first)
+        while True:
+            channel = Connection(recv_handle(parent))
+            threading.Thread(target=_serve, daemon=True, args=(channel, opened)).start()
     os._exit(0)

@@ -17,17 +17,20 @@ from tests.processes import SECONDS, runs, until
 
 def started(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> PythonProcess:
     """Returns a process that executes statements."""
-    (folder / "some_worker.py").write_text(f"import os, sys, time\ndef work():\n    {body}\n")
+    (folder / "some_worker.py").write_text(
+        "import os, sys, time\nfrom multiprocessing.connection import Connection\n"
+        f"def work():\n    {body}\n")
     monkeypatch.syspath_prepend(str(folder))
     return PythonProcess("some_worker", ["argument"], variables={"SOME": "value"})
 
 
 def test_a_process_gets_its_arguments_and_a_channel(tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    process = started(tmp_path, monkeypatch, "os.write(0, os.read(0, 9) + "
-                      "(sys.argv[1] + os.environ['SOME']).encode()); print('the end'); sys.exit(3)")
-    process.channel.send(b"sent to ")
-    assert process.channel.recv(99) == b"sent to argumentvalue"
+    process = started(tmp_path, monkeypatch, "parent = Connection(0); parent.send("
+                      "parent.recv() + sys.argv[1] + os.environ['SOME']); print('the end'); "
+                      "sys.exit(3)")
+    process.channel.send("sent to ")
+    assert process.channel.recv() == "sent to argumentvalue"
     assert process.ending() == "ended with status 3: the end"
     process.close()
 
