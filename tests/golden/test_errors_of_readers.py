@@ -18,14 +18,11 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.readers.darknet.cfg import KEYS
 from gossamer.model.readers.darknet.reader import load_darknet
 from gossamer.model.readers.onnx.reader import load_onnx
-from gossamer.model.readers.torch.state_dict import read_tensors
 from gossamer.plan.lower.rules import lower
 from tests.golden import Golden
-from tests.model import torch_files as torch
 from tests.model.onnx_models import model
 from tests.model.readers.darknet.networks import conv, head, net, section
 from tests.model.readers.operator_cases import TABLES, cases, needs_onnx
-from tests.model.readers.test_unpickle import BAD_TENSORS, WEIGHT
 
 Case = tuple[str, str, Callable[[], object]]
 """The words that name the subject of a message, the name of the case, and what is refused."""
@@ -172,22 +169,3 @@ def test_networks_of_darknet(folder: None, golden: Golden) -> None:
         *(("", repr(text), partial(read, text)) for text in LINES),
         *(("", f"weights of {len(content)} bytes", partial(read, BODY + "[conv]", content))
           for content in (b"", bytes(19), bytes(24), bytes(99), bytes(48), b"version https"))]))
-
-
-def test_files_of_torch(folder: None, golden: Golden) -> None:
-    def read(content: bytes) -> object:
-        Path("f.pth").write_bytes(content)
-        return read_tensors(Path("f.pth"))
-
-    def tensor(*storage: Any) -> torch.Pickle:
-        return torch.tensor(torch.storage(*storage), 0, (2,), (1,))
-
-    tensors = {case: torch.tensor(torch.storage("0", 24), *each)
-               for case, each in BAD_TENSORS.items()}
-    tensors |= {"storage of -1": tensor("0", -1), "storage of 23": tensor("0", 23),
-                "no storage": tensor("1", 24), "complex": tensor("0", 24, "ComplexFloatStorage"),
-                "call": torch.call(torch.name("os", "system")), "number": torch.integer(3)}
-    files = {case: torch.zip_file(torch.mapping({"w": each}), {"0": WEIGHT.tobytes()})
-             for case, each in tensors.items()} | {"text": b"weights"}
-    golden.table("errors.txt", "torch: files", kinds(
-        (("", case, partial(read, content)) for case, content in files.items())))

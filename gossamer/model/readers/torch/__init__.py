@@ -1,1 +1,0 @@
-"""The reader of tensors that torch.save wrote; it runs no code of the file."""
