@@ -277,57 +277,36 @@ class Device(CoreDevice, OtherLibraries):
         graph = self.capture(work, repeats=repeats)
         return lambda: self.time(graph)
 
-    def side_streams(self, stream: Any, count: int) -> list[Any]:
-        """Return streams for work that runs in parallel with a stream.
-
-        The caller must call `wait` twice: at the start of the work, so that the side streams wait
-        for `stream`, and at the end, so that `stream` waits for the side streams.
-
-        Parameters
-        ----------
-        stream : Any
-            The stream from which the work forks.
-        count : int
-            Number of streams.
-
-        Returns
-        -------
-        list
-            The streams. Later calls for the same stream return the same streams. On a device that
-            does not override this method, each of them is `stream` itself, and nothing runs in
-            parallel.
-        """
-        return [stream] * count
-
     @property
     def assembles_ptx(self) -> bool:
         """True if the device runs programs in PTX, NVIDIA's assembly language."""
         return False
 
-    def assemble(self, key: Sequence[str],
-                 generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
-        """Build PTX programs, or load them from the cache. Requires `assembles_ptx`.
+    def assemble(self, name: str, key: Sequence[str], generate: Callable[[], Any]) -> Kernel:
+        """Build a PTX program, or load it from the cache. Requires `assembles_ptx`.
 
         Parameters
         ----------
+        name : str
+            Name of the program's kernel.
         key : sequence of str
-            Texts that identify everything that the code of the programs depends on.
+            Texts that identify everything that the code of the program depends on.
         generate : callable
-            Function that returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. The
-            function is called only if the disk cache does not contain the kernels. If the function
-            can be pickled, one of the `compilers` calls it.
+            Function that returns the program, a gossamer.device.cuda.ptx.PtxProgram. The function
+            is called only if the disk cache does not contain the kernel. If the function can be
+            pickled, one of the `compilers` calls it.
 
         Returns
         -------
-        sequence of Kernel
-            The kernel of each program.
+        Kernel
+            The kernel.
 
         Raises
         ------
         DeviceError
             The device does not run PTX.
         CompileError
-            The assembler rejected a program; the message contains its log.
+            The assembler rejected the program; the message contains its log.
         """
         raise DeviceError(f"{self.name} does not run PTX; use a CUDA device")
 

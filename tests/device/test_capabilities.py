@@ -39,7 +39,7 @@ EXCHANGE = ("holds", "incoming", "empty_array", "like")
 """The methods for arrays of other libraries, of which a device has all or none."""
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "assemble": lambda device: device.assemble((), list),
+    "assemble": lambda device: device.assemble("a", (), list),
     "stream_handle": lambda device: device.stream_handle(None),
     "current": lambda device: device.current(),
     "wrap": lambda device: device.wrap(4096, 16, None),
@@ -136,23 +136,6 @@ def test_a_stream_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch,
     assert waits == []
 
 
-def test_side_streams_are_joined_again(device: Device) -> None:
-    stream = device.create_stream()
-    buffers = [device.upload(np.zeros(8, np.float32), "a test") for _ in range(3)]
-    sides = device.side_streams(stream, 2)
-    assert len(sides) == 2
-    ones = device.upload(np.ones(8, np.float32), "a test")
-    for side in sides:
-        device.wait(side, stream)
-    for buffer, side in zip(buffers, [stream, *sides], strict=True):
-        device.copy(buffer, ones, 32, side)
-    for side in sides:
-        device.wait(stream, side)
-    for buffer in buffers:
-        result = read(device, buffer, 8, stream=stream)
-        assert result.tolist() == [1] * 8
-
-
 @pytest.mark.parametrize(("threads", "text"), [(2, "BLAS with 2 threads"), (1, "BLAS with 1 "
                                                                            "thread")])
 def test_the_toolkit_of_the_host_is_its_blas(monkeypatch: pytest.MonkeyPatch, threads: int,
@@ -204,7 +187,7 @@ def test_ptx_is_assembled(cuda: Device) -> None:
     code.emit("st.global.u32", ptx.Address(address), 7)
     code.emit("ret")
     program = ptx.kernel("seven", ("target",), code, 1, 1)
-    (kernel,) = cuda.assemble((program.text,), lambda: [program])
+    kernel = cuda.assemble(program.name, (program.text,), lambda: program)
     buffer = cuda.upload(np.zeros(1, np.int32), "a test")
     cuda.launch(kernel, (1,), (1,), (buffer,))
     result = read(cuda, buffer, 1, np.int32)

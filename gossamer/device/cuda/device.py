@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cuda.bindings import driver
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
-from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
+from gossamer.device.cuda import dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.driver import (
     Current,
     DriverDevice,
@@ -29,7 +30,7 @@ from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph, Recorder
 from gossamer.device.cuda.kernel import CudaKernel, check_fit, early_launch
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, MemoryPool, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
-from gossamer.device.cuda.streams import CudaStream, EventPair, SideStreams
+from gossamer.device.cuda.streams import CudaStream, EventPair
 from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError, kind_of
@@ -75,7 +76,6 @@ class CudaDevice(DriverDevice):
         self._of_thread = threading.local()
         self._pool = MemoryPool(self)
         self._stream = CudaStream(self)
-        self._side = SideStreams(self.create_stream)
 
     def current(self) -> Current:
         return self._current
@@ -132,33 +132,23 @@ class CudaDevice(DriverDevice):
                 del self._kernels[source]
         return kernel.result()
 
-    def assemble(self, key: Sequence[str],
-                 generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Return the kernels of the programs, from the disk cache if possible.
+    def assemble(self, name: str, key: Sequence[str],
+                 generate: Callable[[], PtxProgram]) -> CudaKernel:
+        """Return the kernel of a program, from the disk cache if possible.
 
-        If the cache lacks the kernels, one of the `compilers` generates and assembles the programs.
-        Without `compilers`, this process generates the programs and assembles them concurrently,
-        each in a new process.
+        If the cache lacks the kernel, one of the `compilers` generates and assembles the program.
         """
         def build() -> bytes:
-            return self._elsewhere(nvjitlink.assembled, generate, self.architecture,
-                                   self.compilers is not None, what="assembled generated code")
+            return bytes(self._elsewhere(nvjitlink.assembled, generate, self.architecture,
+                                         what="assembled generated code"))
 
-        def load(entry: bytes) -> list[CudaKernel]:
-            return [CudaKernel(cubins.source(name), cubin, self)
-                    for name, cubin in cubins.separated(entry)]
-
-        return self._loaded(nvjitlink.key(key, self.architecture), build, load,
-                            "generated kernels")
+        return self._loaded(nvjitlink.key(key, self.architecture), build,
+                            KernelSource(Path(f"{name}.ptx"), name))
 
     def _load(self, source: KernelSource) -> CudaKernel:
         architecture = source.built_for(self.architecture)
-        (kernel,) = self._loaded(
-            nvrtc.key(source, architecture),
-            lambda: self._compiled(source, architecture),
-            lambda cubin: [CudaKernel(source, cubin, self)],
-            f"{source.function} of {source.path.name}")
-        return kernel
+        return self._loaded(nvrtc.key(source, architecture),
+                            lambda: self._compiled(source, architecture), source)
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
         """Return the cubin of a kernel.
@@ -191,19 +181,16 @@ class CudaDevice(DriverDevice):
         return function(*arguments)
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
-                load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
-        """Return the kernels that `load` creates from an entry of the kernel cache.
+                source: KernelSource) -> CudaKernel:
+        """Return the kernel whose cubin is an entry of the kernel cache.
 
-        `build` creates the entry if it is missing or cannot be loaded.
-
-        what: name of the kernels for error messages.
+        `build` creates the cubin if it is missing or cannot be loaded.
         """
-        def loaded() -> list[CudaKernel]:
-            entry, from_cache = kernel_cache.cached(key, build)
-            kernels = load(entry)
-            for kernel in kernels:
-                kernel.from_cache = from_cache
-            return kernels
+        def loaded() -> CudaKernel:
+            cubin, from_cache = kernel_cache.cached(key, build)
+            kernel = CudaKernel(source, cubin, self)
+            kernel.from_cache = from_cache
+            return kernel
 
         try:
             return loaded()
@@ -213,7 +200,8 @@ class CudaDevice(DriverDevice):
         try:
             return loaded()
         except DriverError as error:
-            raise device_error(f"{self.name} cannot load {what}", error) from None
+            raise device_error(f"{self.name} cannot load {source.function} of "
+                               f"{source.path.name}", error) from None
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> CudaBuffer:
         with self.current():
@@ -360,14 +348,6 @@ class CudaDevice(DriverDevice):
 
     def create_stream(self) -> CudaStream:
         return CudaStream(self)
-
-    def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Return side streams of a stream.
-
-        If this thread is recording a graph, the side streams are used only by this recording.
-        """
-        side = self._recorder.side_streams or self._side
-        return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):

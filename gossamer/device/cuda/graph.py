@@ -14,7 +14,7 @@ from cuda.bindings import driver
 from gossamer.device.base import Buffer, CopyingGraph
 from gossamer.device.cuda.driver import DriverDevice, DriverError, check, device_error, quietly
 from gossamer.device.cuda.memory import CudaBuffer
-from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.device.cuda.streams import CudaStream
 
 
 class CudaGraph:
@@ -131,15 +131,12 @@ class _Capture:
     """The state of one recording while a thread captures work.
 
     stream: stream that captures the work; nothing is executed on it.
-    side_streams: side streams used only by this recording. The device's own side streams may be
-    used by other threads, whose work would then be captured, too.
     used_objects: buffers and kernels that the graph must keep alive.
     begins_early: whether the graph has a kernel that may begin before the previous kernel has
     ended.
     """
 
     stream: CudaStream
-    side_streams: SideStreams
     used_objects: list[Any] = field(default_factory=list)
     begins_early: bool = False
 
@@ -163,11 +160,6 @@ class Recorder:
         """The recording of the calling thread, if any."""
         capture: _Capture | None = getattr(self._of_thread, "capture", None)
         return capture
-
-    @property
-    def side_streams(self) -> SideStreams | None:
-        """The side streams of the calling thread's recording, if any."""
-        return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
         """Keep objects alive as long as the graph being recorded.
@@ -196,7 +188,7 @@ class Recorder:
         for the previous one.
         """
         device = self._device
-        capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
+        capture = _Capture(self._stream_of_thread())
         with device.current():
             graph = self._captured(work, capture)
             try:
@@ -222,7 +214,7 @@ class Recorder:
                       copies: Sequence[tuple[Buffer, int]]) -> CudaCopyingGraph:
         """Return a graph of some work and of copies of its results."""
         device = self._device
-        capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
+        capture = _Capture(self._stream_of_thread())
         with device.current():
             steps = self._captured(work, capture)
             try:

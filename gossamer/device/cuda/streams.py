@@ -1,12 +1,8 @@
-"""CUDA streams, side streams for parallel work, and timing event pairs."""
+"""CUDA streams, and timing event pairs."""
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
 
 from cuda.bindings import driver
 
@@ -14,9 +10,6 @@ from gossamer.device.cuda.driver import DriverDevice, check, quietly
 
 LEGACY_STREAM = 1
 """CUDA's handle of the legacy default stream; the handle 0 stands for the same stream."""
-
-_MOST_MAIN_STREAMS = 32
-"""Maximum number of main streams whose side streams are cached. A rule of thumb."""
 
 
 class CudaStream:
@@ -31,32 +24,6 @@ class CudaStream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
-
-
-class SideStreams:
-    """The side streams of each main stream, for work in parallel with it.
-
-    Side streams are kept for later launches, because creating a stream takes time.
-
-    make: function that creates a stream.
-    """
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._by_main_stream: OrderedDict[int, list[Any]] = OrderedDict()
-
-    def side_streams_of(self, handle: int, count: int) -> list[Any]:
-        """Return `count` side streams of the main stream with this handle."""
-        with self._lock:
-            streams = self._by_main_stream.setdefault(handle, [])
-            self._by_main_stream.move_to_end(handle)
-            while len(streams) < count:
-                streams.append(self._make())
-            while len(self._by_main_stream) > _MOST_MAIN_STREAMS:
-                # safe: the driver completes a stream's pending work before it destroys the stream
-                self._by_main_stream.popitem(last=False)
-            return streams[:count]
 
 
 class EventPair:

@@ -34,7 +34,7 @@ ptx = pytest.importorskip("gossamer.device.cuda.ptx", exc_type=ImportError)
 
 LIMITS = replace(H200, mma=True)
 MAKER = build_only.BuildOnlyMaker(3, "H200 (sm_90)", "CUDA 13.0", LIMITS, "sm_90", "H200")
-PROGRAMS = [ptx.PtxProgram(name, f".visible .entry {name}() {{ exit; }}") for name in ("a", "b")]
+PROGRAM = ptx.PtxProgram("a", ".visible .entry a() { exit; }")
 
 
 @pytest.fixture(autouse=True)
@@ -84,29 +84,27 @@ def test_kernels_that_differ_have_different_keys() -> None:
 
 
 def test_what_it_assembles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = MAKER().assemble(("two programs",), lambda: PROGRAMS)
+    built = MAKER().assemble("a", ("a program",), program)
     monkeypatch.setattr(nvjitlink, "build", nothing)
-    kernels = real.assemble(("two programs",), nothing)
-    assert [kernel.name for kernel in kernels] == [kernel.name for kernel in built] == ["a", "b"]
-    assert all(kernel.cubin[:4] == b"\x7fELF" for kernel in kernels)
-    assert [kernel.code_bytes for kernel in kernels] == [kernel.code_bytes for kernel in built]
+    kernel = real.assemble("a", ("a program",), nothing)
+    assert kernel.name == built.name == "a"
+    assert kernel.cubin[:4] == b"\x7fELF"
+    assert kernel.code_bytes == built.code_bytes
 
 
-def test_the_device_assembles_what_is_missing_in_processes(real: Any) -> None:
-    kernels = real.assemble(("two programs",), lambda: PROGRAMS)
-    assert not any(kernel.from_cache for kernel in kernels)
-    assert [kernel.name for kernel in MAKER().assemble(("two programs",), nothing)] == ["a", "b"]
-    again = real.assemble(("two programs",), nothing)
-    assert all(kernel.from_cache for kernel in again)
+def test_the_device_assembles_what_is_missing(real: Any) -> None:
+    assert not real.assemble("a", ("a program",), program).from_cache
+    assert MAKER().assemble("a", ("a program",), nothing).name == "a"
+    assert real.assemble("a", ("a program",), nothing).from_cache
     with pytest.raises(AssertionError, match="nothing is left"):
-        real.assemble(("two other programs",), nothing)
+        real.assemble("a", ("another program",), nothing)
 
 
 def test_it_tells_what_was_in_the_cache() -> None:
     for is_there in (False, True):
         device = MAKER()
-        kernels = device.compile(SELF_CHECK), *device.assemble(("two programs",), lambda: PROGRAMS)
-        assert [kernel.from_cache for kernel in kernels] == [is_there] * 3
+        kernels = device.compile(SELF_CHECK), device.assemble("a", ("a program",), program)
+        assert [kernel.from_cache for kernel in kernels] == [is_there] * 2
 
 
 def test_it_compiles_where_the_folder_cannot_be_written(
@@ -150,29 +148,28 @@ class Processes:
         return future
 
 
-def two_programs() -> list[Any]:
-    return PROGRAMS
+def program() -> Any:
+    return PROGRAM
 
 
 def test_processes_generate_and_assemble(real: Any) -> None:
     real.compilers = Processes()
-    kernels = real.assemble(("two programs",), two_programs)
+    assert real.assemble("a", ("a program",), program).name == "a"
     assert real.compilers.asked == ["assembled generated code"]
-    assert [kernel.name for kernel in kernels] == ["a", "b"]
     assert real.compile(SELF_CHECK).cubin[:4] == b"\x7fELF"
     assert real.compilers.asked[1:] == ["compiled self_check of self_check.cl"]
 
 
 def test_this_process_compiles_where_no_process_can(real: Any) -> None:
     real.compilers = Processes(NoProcessError("they were closed"))
-    assert len(real.assemble(("two programs",), lambda: PROGRAMS)) == 2
+    assert real.assemble("a", ("a program",), lambda: PROGRAM).name == "a"
     assert real.compile(SELF_CHECK).cubin[:4] == b"\x7fELF"
 
 
 def test_a_process_that_ends_is_told(real: Any) -> None:
     real.compilers = Processes(ProcessEndedError("the process was ended by signal 9"))
     with pytest.raises(CompilerEndedError, match="signal 9"):
-        real.assemble(("two programs",), two_programs)
+        real.assemble("a", ("a program",), program)
 
 
 CONVOLUTIONS = [
@@ -192,7 +189,7 @@ def test_every_algorithm_prepares(problem: Problem, density: float,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """No algorithm of gossamer's own needs the GPU while it is prepared."""
     monkeypatch.setattr(nvrtc, "compile_cubin", lambda source, architecture: (b"cubin", None))
-    monkeypatch.setattr(nvjitlink, "build", lambda program, architecture, apart: (b"cubin", None))
+    monkeypatch.setattr(nvjitlink, "build", lambda program, architecture: (b"cubin", None))
     device = MAKER()
     arrays = random_weights(problem)
     if density < 1:

@@ -89,7 +89,6 @@ def test_a_graph_keeps_what_its_own_thread_uses(recorder: Any) -> None:
     recorder.keep("before")
     assert recorder.graph(work, None, 1)[1] == ["first", "second"]
     recorder.keep("behind")
-    assert recorder.side_streams is None
 
 
 def test_a_capture_that_fails_leaves_nothing(recorder: Any, calls: list[str]) -> None:
@@ -99,7 +98,6 @@ def test_a_capture_that_fails_leaves_nothing(recorder: Any, calls: list[str]) ->
     with pytest.raises(KeyboardInterrupt):
         recorder.graph(work, None, 1)
     assert calls == ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy"]
-    assert recorder.side_streams is None
 
 
 class Captured(Graph):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view
-from gossamer.device.cuda import cubins, nvjitlink, nvrtc
+from gossamer.device.cuda import nvjitlink, nvrtc
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
@@ -77,13 +78,12 @@ class BuildOnlyDevice(Device):
             self._kernels[source] = BuiltKernel(source, len(cubin), from_cache)
         return self._kernels[source]
 
-    def assemble(self, key: Sequence[str],
-                 generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        entry, from_cache = kernel_cache.cached(
+    def assemble(self, name: str, key: Sequence[str],
+                 generate: Callable[[], PtxProgram]) -> BuiltKernel:
+        cubin, from_cache = kernel_cache.cached(
             nvjitlink.key(key, self.architecture),
-            lambda: nvjitlink.assembled(generate, self.architecture, True))
-        return [BuiltKernel(cubins.source(name), len(cubin), from_cache)
-                for name, cubin in cubins.separated(entry)]
+            lambda: nvjitlink.assembled(generate, self.architecture))
+        return BuiltKernel(KernelSource(Path(f"{name}.ptx"), name), len(cubin), from_cache)
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AbsentBuffer:
         return AbsentBuffer(self, nbytes)

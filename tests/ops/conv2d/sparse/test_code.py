@@ -46,11 +46,11 @@ def run(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np
     empty = np.full(out.stored_shape, np.nan, out.stored_dtype)
     target = memory.add(empty)
     sources = memory.bytes[:target].copy()
-    for kernel in generate(division, arrays):
-        places = [addresses[0], target, *addresses[1:]][:len(kernel.parameters)]
-        machine = Machine(kernel.code, memory, dict(zip(kernel.parameters, places, strict=True)),
-                          division.shared_bytes, late=late, backward=backward)
-        machine.launch((division.groups[0], kernel.blocks), division.work_group)
+    kernel = generate(division, arrays)
+    places = [addresses[0], target, *addresses[1:]][:len(kernel.parameters)]
+    machine = Machine(kernel.code, memory, dict(zip(kernel.parameters, places, strict=True)),
+                      division.shared_bytes, late=late, backward=backward)
+    machine.launch(division.groups, division.work_group)
     assert (memory.bytes[:target] == sources).all()
     assert (memory.bytes[target + empty.nbytes:] == 0xFF).all()
     return unpack(memory.read(target, empty).copy(), out)
@@ -101,10 +101,10 @@ def test_any_geometry(halves: bool, data: st.DataObject, choice: int) -> None:
     GeneratedConfig(12, 3, 5, 4, 4),
     GeneratedConfig(5, 2, 2, 3, 3, staggered_entries=2),
     GeneratedConfig(6, 1, 9, 8, 6, staggered_entries=4),
-    GeneratedConfig(4, 3, 3, 3, 8, k_groups=2, kernels=2),
+    GeneratedConfig(4, 3, 3, 3, 8, k_groups=2),
     GeneratedConfig(12, 2, 1, 9, 4, k_groups=3),
     GeneratedConfig(3, 3, 2, 2, 1, blocks_per_unit=4),
-    GeneratedConfig(7, 3, 4, 4, 2, staggered_entries=2, blocks_per_unit=2, kernels=3)])
+    GeneratedConfig(7, 3, 4, 4, 2, staggered_entries=2, blocks_per_unit=2)])
 def test_configs_that_fit_badly(config: GeneratedConfig) -> None:
     problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
@@ -117,7 +117,7 @@ def test_configs_that_fit_badly(config: GeneratedConfig) -> None:
     GeneratedConfig(6, 3, 9, 8, 8, staggered_entries=4, prefetch_warps=1),
     GeneratedConfig(6, 3, 9, 8, 4, staggered_entries=4, prefetch_warps=1),
     GeneratedConfig(6, 3, 9, 8, 3, staggered_entries=2, prefetch_warps=1),
-    GeneratedConfig(6, 3, 9, 8, 2, staggered_entries=2, prefetch_warps=1, kernels=2),
+    GeneratedConfig(6, 3, 9, 8, 2, staggered_entries=2, prefetch_warps=1),
     GeneratedConfig(3, 3, 2, 2, 4, staggered_entries=4, prefetch_warps=1)])
 def test_prefetch_warps(config: GeneratedConfig) -> None:
     """The configs have one, two, three, four and more stages, and one has more prefetch warps than
@@ -134,7 +134,7 @@ def test_prefetch_warps_share_what_the_other_warps_run_in_full() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 6, (3, 3))
     division = GeneratedTiling(
         problem, GeneratedConfig(6, 4, 9, 8, 4, staggered_entries=4, prefetch_warps=1))
-    (kernel,) = generate(division, sparse(problem, 0.2))
+    kernel = generate(division, sparse(problem, 0.2))
     memory = Memory()
     addresses = {name: memory.add(np.zeros(size, np.float32)) for name, size in zip(
         kernel.parameters, (problem.inputs[0].size, problem.outputs[0].size), strict=True)}
@@ -199,13 +199,13 @@ def test_long_sums_of_halves_go_to_float32(staggered_entries: int, k_groups: int
             result = run(problem, config, arrays, inputs, halves=True, late=late)
             assert normalised_error(result, expected) <= tolerance("conv2d", "fp16")
         terms: dict[Any, int] = {}
-        for kernel in generate(GeneratedTiling(problem, config, True), arrays):
-            for name, operands, _ in kernel.code.instructions:
-                if name == "fma.rn.f16x2":
-                    terms[operands[0]] = terms.get(operands[0], 0) + 1
-                    assert terms[operands[0]] <= 64
-                elif name == "mov.b32" and operands[1] == 0:
-                    terms[operands[0]] = 0
+        kernel = generate(GeneratedTiling(problem, config, True), arrays)
+        for name, operands, _ in kernel.code.instructions:
+            if name == "fma.rn.f16x2":
+                terms[operands[0]] = terms.get(operands[0], 0) + 1
+                assert terms[operands[0]] <= 64
+            elif name == "mov.b32" and operands[1] == 0:
+                terms[operands[0]] = 0
 
 
 def test_layers_and_channels_of_zeros() -> None:
@@ -237,7 +237,7 @@ def test_weights_keep_their_bits() -> None:
     problem = Conv2dProblem(1, 4, 1, 1, 1, (1, 1))
     special = np.array([np.nan, -np.inf, 1e-42, -0.5], np.float32)
     arrays = {"weight": special.reshape(1, 4, 1, 1)}
-    (kernel,) = generate(GeneratedTiling(problem, GeneratedConfig(1, 1, 1, 1, 4)), arrays)
+    kernel = generate(GeneratedTiling(problem, GeneratedConfig(1, 1, 1, 1, 4)), arrays)
     factors = [instruction.operands[2] for instruction in kernel.code.instructions
                if instruction.name == "fma.rn.f32"]
     assert factors == [Bits(bits) for bits in special.view(np.uint32).tolist()]
@@ -261,7 +261,7 @@ def test_blocks_have_similar_numbers_of_nonzeros() -> None:
 def test_an_input_is_read_once_for_all_nonzeros_of_its_tap() -> None:
     problem = Conv2dProblem(32, 8, 7, 7, 16, (3, 3), pads=(1, 1, 1, 1))
     arrays = sparse(problem, 0.4)
-    (kernel,) = generate(GeneratedTiling(problem, GeneratedConfig(16, 32, 2, 2, 4)), arrays)
+    kernel = generate(GeneratedTiling(problem, GeneratedConfig(16, 32, 2, 2, 4)), arrays)
     names = [instruction.name for instruction in kernel.code.instructions]
     assert names.count("fma.rn.f32") == np.count_nonzero(arrays["weight"])
     assert names.count("ld.shared.f32") == np.count_nonzero(arrays["weight"].any(axis=0))
@@ -270,7 +270,7 @@ def test_an_input_is_read_once_for_all_nonzeros_of_its_tap() -> None:
 def test_addresses_of_large_tensors_stay_within_32_bits() -> None:
     problem = Conv2dProblem(1024, 128, 112, 112, 128, (1, 1))
     division = GeneratedTiling(problem, GeneratedConfig(128, 32, 1, 8, 128))
-    (kernel,) = generate(division, sparse(problem, 0.05))
+    kernel = generate(division, sparse(problem, 0.05))
     offsets = [operand.offset for instruction in kernel.code.instructions
                for operand in instruction.operands if isinstance(operand, Address)]
     assert max(offsets) < 2**31
@@ -288,10 +288,10 @@ def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
     problem = with_density(Conv2dProblem(64, 24, 14, 14, 64, (3, 3), pads=(1, 1, 1, 1),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.1)
     limits = H200 if architecture != "sm_80" else replace(H200, shared_bytes_opt_in=163 * 1024)
-    config = replace(configs(problem, limits, halves)[0], kernels=1)
+    config = configs(problem, limits, halves)[0]
     arrays = sparse(problem, 0.1)
-    (kernel,) = generate(GeneratedTiling(problem, config, halves), arrays)
-    cubin, info = nvjitlink.build(kernel.program, architecture, apart=halves)
+    kernel = generate(GeneratedTiling(problem, config, halves), arrays)
+    cubin, info = nvjitlink.build(kernel.program, architecture)
     assert cubin[:4] == b"\x7fELF"
     assert info.spill_bytes == 0, f"{config} spills {info.spill_bytes} bytes"
     assert info.registers <= GeneratedTiling(problem, config, halves).registers

@@ -53,17 +53,11 @@ class PtxDevice(Device):
         self.limits, self.architecture = H200, architecture
         self.calls: list[tuple[Any, ...]] = []
 
-    def assemble(self, key: Sequence[str], generate: Callable[[], Sequence[Any]]) -> list[Any]:
-        return list(generate())
+    def assemble(self, name: str, key: Sequence[str], generate: Callable[[], Any]) -> Any:
+        return generate()
 
     def compile(self, source: Any) -> Any:
         return source.function
-
-    def side_streams(self, stream: Any, count: int) -> list[str]:
-        return [f"beside {stream}, {number}" for number in range(count)]
-
-    def wait(self, waiting: Any, awaited: Any) -> None:
-        self.calls.append(("wait", waiting, awaited))
 
     def launch(self, kernel: Any, groups: Any, work_group_size: Any, arguments: Any, *,
                shared_bytes: int = 0, stream: Any = None) -> None:
@@ -129,8 +123,8 @@ def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool
     for config in configs(problem, H200, halves)[::6]:
         division = GeneratedTiling(problem, config, halves)
         # factors of float16 are moves, which the assembler drops
-        count = sum(instruction.name != "mov.b32" for generated in generate(division, arrays)
-                    for instruction in generated.code.instructions)
+        count = sum(instruction.name != "mov.b32"
+                    for instruction in generate(division, arrays).code.instructions)
         assert 0.7 < lines(division) / count < 1.4
 
 
@@ -254,20 +248,9 @@ def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
     return device
 
 
-def test_several_kernels_run_between_the_streams_joints() -> None:
-    problem = with_density(replace(DENSE, epilogue=BIAS_SIGMOID), 0.1)
-    calls = launched(problem, channels=43, kernels=3).calls
-    streams = ["beside main, 0", "beside main, 1"]
-    assert calls[:2] == [("wait", side, "main") for side in streams]
-    assert [(call[0], call[3]) for call in calls[2:5]] == [
-        ("launch", stream) for stream in ("main", *streams)]
-    assert calls[5:7] == [("wait", "main", side) for side in streams]
-    assert calls[7][1] == "epilogue_pass" and calls[7][3] == "main" and len(calls) == 8
-
-
 def test_a_long_epilogue_is_a_kernel_of_its_own() -> None:
     kernels = [call[1] for call in launched(with_density(replace(DENSE, epilogue=BIAS_SIGMOID),
-                                                         0.1), kernels=1).calls]
+                                                         0.1)).calls]
     assert len(kernels) == 2 and kernels[1] == "epilogue_pass"
 
 

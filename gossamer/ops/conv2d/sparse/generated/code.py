@@ -107,18 +107,16 @@ _LARGEST_OFFSET = 2**30
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel that computes some of the blocks; its grid is tiles by blocks.
+    """A kernel that computes all blocks; its grid is tiles by blocks.
 
     code: instructions of the kernel.
     parameters: names of the kernel's pointer parameters: the input, the output and the epilogue's
     tensor operands.
-    blocks: number of blocks that the kernel computes.
     division: the division of the problem among work-groups.
     """
 
     code: Code
     parameters: tuple[str, ...]
-    blocks: int
     division: GeneratedTiling
 
     @property
@@ -128,27 +126,21 @@ class Generated:
                       self.division.work_group, self.division.config.blocks_per_unit)
 
 
-def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
-    """Return the kernels for a problem's weights.
+def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> Generated:
+    """Return the kernel for a problem's weights.
 
-    The kernels apply the epilogue if it is short (see epilogue.py).
+    The kernel applies the epilogue if it is short (see epilogue.py).
     """
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
-    all_blocks = blocks(division, arrays["weight"])
-    result = []
-    first = 0
-    for count in division.kernel_blocks:
-        kernel_blocks = all_blocks[first:first + count]
-        first += count
-        code = Code()
-        labels = [code.label() for _ in kernel_blocks]
-        code.dispatch(code.get("mov.u32", "r", "%ctaid.y"), labels)
-        for label, block in zip(labels, kernel_blocks, strict=True):
-            code.place(label)
-            _BlockCode(code, division, block, epilogue)
-        result.append(Generated(code, ("x", "y", *epilogue.tensors), len(kernel_blocks), division))
-    return result
+    of_kernel = blocks(division, arrays["weight"])
+    code = Code()
+    labels = [code.label() for _ in of_kernel]
+    code.dispatch(code.get("mov.u32", "r", "%ctaid.y"), labels)
+    for label, block in zip(labels, of_kernel, strict=True):
+        code.place(label)
+        _BlockCode(code, division, block, epilogue)
+    return Generated(code, ("x", "y", *epilogue.tensors), division)
 
 
 @dataclass

@@ -50,11 +50,6 @@ _STAGGERED_ENTRIES = (8, SUB_PARTITIONS, 1)
 _STAGE_INSTRUCTIONS = 500
 """Number of instructions that a work-item should run between two barriers; the length of a stage is
 chosen accordingly."""
-_LINES_PER_KERNEL = 100_000
-"""Number of instructions that a kernel should have at most. If it would have more, its blocks are
-divided among several kernels. Kernels are assembled in parallel and run in parallel, but each
-kernel costs 2 microseconds."""
-_MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
 """Maximum number of vectors of an input channel that one work-item may copy."""
@@ -266,7 +261,7 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Return `config` with the best stage, staggered entries and kernels.
+    """Return `config` with the best stage and staggered entries.
 
     Return None if the config does not fit shared memory. Callers check the registers.
     """
@@ -286,10 +281,7 @@ def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
     entries = SUB_PARTITIONS if config.k_groups == 1 and stage >= SUB_PARTITIONS else 1
     config = replace(config, stage=stage, staggered_entries=entries)
     staged = GeneratedTiling(problem, config, halves)
-    kernels = min(_MOST_KERNELS, staged.groups[1], 1 + int(lines(staged) // _LINES_PER_KERNEL))
-    if staged.shared_bytes > _room(config, limits):
-        return None
-    return replace(config, kernels=kernels)
+    return config if staged.shared_bytes <= _room(config, limits) else None
 
 
 def _fits(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits, halves: bool) -> bool:

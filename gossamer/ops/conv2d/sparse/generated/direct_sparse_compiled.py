@@ -8,14 +8,13 @@ code.py generates it, tiling.py divides the work, and configs.py lists the confi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Device
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.source import source_hash
 from gossamer.ops.algorithm import Algorithm, State, Variant
@@ -108,46 +107,26 @@ class DirectSparseCompiled(Algorithm):
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         division = _tiling(problem, variant)
-        kernels = device.assemble(
-            _key(division, weights),
-            partial(_programs, division, weights.arrays))
+        kernel = device.assemble(self.name, _key(division, weights),
+                                 partial(_program, division, weights.arrays))
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
-        launches = [Launch(kernel, (division.groups[0], blocks), (division.work_group,), arguments,
-                           division.shared_bytes)
-                    for kernel, blocks in zip(kernels, division.kernel_blocks, strict=True)]
+        launches = [Launch(kernel, division.groups, (division.work_group,), arguments,
+                           division.shared_bytes)]
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
                                                variant.outputs[0], 1)
-        return State(problem, variant, device, launches, data=len(kernels))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        """Launch the generated kernels so that they run concurrently.
-
-        The first kernel is launched on `stream`, and each other kernel on a separate stream.
-        """
-        device = state.device
-        side_count = len(state.launches[1:state.data])
-        streams = device.side_streams(stream, side_count) if side_count else []
-        for side_stream in streams:
-            device.wait(side_stream, stream)
-        for step, side_stream in zip(state.launches, [stream, *streams], strict=False):
-            step.run(device, inputs, outputs, None, side_stream)
-        for side_stream in streams:
-            device.wait(stream, side_stream)
-        for step in state.launches[1 + len(streams):]:
-            step.run(device, inputs, outputs, None, stream)
+        return State(problem, variant, device, launches)
 
 
 def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
     return GeneratedTiling(problem, sizes_of(GeneratedConfig, variant), variant.precision == "fp16")
 
 
-def _programs(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[PtxProgram]:
-    """Return the PTX programs for a division, with the layer's arrays as constants."""
-    return [generated.program for generated in generate(division, arrays)]
+def _program(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> PtxProgram:
+    """Return the PTX program for a division, with the layer's arrays as constants."""
+    return generate(division, arrays).program
 
 
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:

@@ -36,8 +36,6 @@ class GeneratedConfig:
     one stage ahead, so that the other warps find the code in the instruction cache. The other warps
     then all begin at the start of the stage's code.
     blocks_per_unit: number of work-groups that must fit a multiprocessor at once.
-    kernels: number of kernels among which the blocks are divided. The kernels are assembled in
-    parallel and run in parallel.
     """
 
     channels: int
@@ -49,7 +47,6 @@ class GeneratedConfig:
     staggered_entries: int = 1
     prefetch_warps: int = 0
     blocks_per_unit: int = 1
-    kernels: int = 1
 
 
 @dataclass(frozen=True)
@@ -194,16 +191,6 @@ class GeneratedTiling:
         """
         images, rows, columns = self.tiles
         return images * rows * columns, self.blocks * self.problem.groups
-
-    @property
-    def kernel_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each kernel.
-
-        If the layer has fewer blocks than config.kernels, there is one kernel per block.
-        """
-        total = self.groups[1]
-        share = -(-total // self.config.kernels)
-        return tuple(min(share, total - first) for first in range(0, total, share))
 
     @property
     def buffers(self) -> int:
