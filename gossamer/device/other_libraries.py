@@ -44,7 +44,7 @@ class OtherLibraries(abc.ABC):
     def runs_cuda_libraries(self) -> bool:
         """True if CUDA libraries can use the device's memory and streams.
 
-        Examples of CUDA libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries
+        Examples of CUDA libraries are cuBLAS, cuDNN, PyTorch and JAX. These libraries
         need `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False

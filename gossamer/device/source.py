@@ -216,8 +216,7 @@ Imported modules with these prefixes count as sources of the module that imports
 """
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
-    "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
-               "nvidia-cusparse-cu12"),
+    "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12"),
     "scipy": ("scipy",),
     "llvmlite": ("llvmlite",),
 }

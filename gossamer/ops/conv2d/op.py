@@ -26,7 +26,6 @@ from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.tensor_core.implicit_gemm import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
-from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroConvolution
 
@@ -34,7 +33,7 @@ OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(),
          ImplicitGemmMma(), GroupedMma(), ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(),
          Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
-         DirectSparsePixels(), ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(),
+         DirectSparsePixels(), ShiftedSparseMma(), BitTensorCore(),
          WidePopcount(), Popcount(), HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(),
          HostDirectDepthwise(), HostIndirect(), HostIndirectDepthwise(), SparseIm2col(),
          HostDirectPopcount(), HostPopcount(), PublishedConvolution(), ZeroConvolution()))

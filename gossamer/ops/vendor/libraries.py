@@ -1,4 +1,4 @@
-"""cuBLAS and cuSPARSE through nvmath-python, and cuDNN through its Python frontend.
+"""cuBLAS through nvmath-python, and cuDNN through its Python frontend.
 
 Each library is loaded when it is first used on a device.
 """
@@ -18,14 +18,13 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError, first_line, installing
 
-CUBLAS, CUSPARSE, CUDNN = "cuBLAS", "cuSPARSE", "cuDNN"
+CUBLAS, CUDNN = "cuBLAS", "cuDNN"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """Values of cudaDataType by dtype."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 """Values for the scale factors alpha and beta, which the libraries read from host memory."""
 
 _INSTALL = installing("vendor")
-_BINDINGS = {CUBLAS: "nvmath.bindings.cublasLt", CUSPARSE: "nvmath.bindings.cusparse"}
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_CUDNN = 90200
 """The first version of cuDNN that reports the workspace of an engine before building it."""
@@ -76,26 +75,24 @@ def _on(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
 def _started(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
     if not device.runs_cuda_libraries:
         return f"{name} runs on NVIDIA GPUs only"
-    return _started_cudnn(device) if name == CUDNN else _started_nvmath(name, device)
+    return _started_cudnn(device) if name == CUDNN else _started_nvmath(device)
 
 
 class NvmathLibrary:
-    """cuBLAS or cuSPARSE with its handle on one device.
+    """cuBLAS with its handle on one device.
 
     api: module of the library's bindings.
     handle: handle of the library, to be used only inside `calling`.
     version: the library's own version number.
     """
 
-    def __init__(self, name: str, device: Device) -> None:
-        self.name = name
-        self.api = importlib.import_module(_BINDINGS[name])
+    def __init__(self, device: Device) -> None:
+        self.api = importlib.import_module("nvmath.bindings.cublasLt")
         self.device = device
         self._lock = threading.Lock()
         with device.current():
             self.handle = self.api.create()
-            # get_version has a parameter for the handle in cuSPARSE, but none in cuBLASLt
-            self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
+            self.version = str(self.api.get_version())
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[Any]:
@@ -110,19 +107,19 @@ class NvmathLibrary:
             try:
                 yield self.api
             except Exception as error:  # each binding has its own exceptions
-                raise DeviceError(f"{self.device.name}: {self.name} failed {what}: "
+                raise DeviceError(f"{self.device.name}: {CUBLAS} failed {what}: "
                                   f"{first_line(error)}") from error
 
 
-def _started_nvmath(name: str, device: Device) -> NvmathLibrary | str:
+def _started_nvmath(device: Device) -> NvmathLibrary | str:
     try:
-        return NvmathLibrary(name, device)
+        return NvmathLibrary(device)
     except ModuleNotFoundError as error:
         if error.name == "nvmath":
             return f"nvmath-python is not installed: {_INSTALL}"
         return f"nvmath-python cannot be loaded: {first_line(error)}"
     except Exception as error:  # loading and starting can fail in many ways
-        return f"{name} cannot be loaded: {first_line(error)}; {_INSTALL}"
+        return f"{CUBLAS} cannot be loaded: {first_line(error)}; {_INSTALL}"
 
 
 class CudnnLibrary:

@@ -1,4 +1,4 @@
-"""A CUDA device for machines without a GPU. Kernels run on PoCL. cuBLASLt and cuSPARSE are replaced
+"""A CUDA device for machines without a GPU. Kernels run on PoCL. cuBLASLt is replaced
 by NumPy on the same memory, with the addresses, strides and limits of their documentation."""
 
 from __future__ import annotations
@@ -106,12 +106,6 @@ class CublasLtError(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"{ {7: 'INVALID_VALUE', 15: 'NOT_SUPPORTED'}[status]} ({status})")
         self.status = status
-
-
-class CusparseError(Exception):
-    def __init__(self) -> None:
-        super().__init__("INVALID_VALUE (3)")
-        self.status = 3
 
 
 class Described:
@@ -265,120 +259,16 @@ class CublasLt(Described):
                                 layout["leading"]).copy()
 
 
-class Cusparse(Described):
-    Order = enum.IntEnum("Order", {"COL": 1, "ROW": 2})
-    IndexType = enum.IntEnum("IndexType", {"INDEX_32I": 2})
-    IndexBase = enum.IntEnum("IndexBase", {"ZERO": 0})
-    Operation = enum.IntEnum("Operation", {"NON_TRANSPOSE": 0})
-    SpMMAlg = enum.IntEnum("SpMMAlg", {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12})
-    BUFFER_BYTES = 96
-
-    def __init__(self, device: AddressedDevice) -> None:
-        super().__init__(device)
-        self._stream = 0
-        self._prepared: dict[int, tuple[int, int]] = {}
-
-    def create(self) -> int:
-        return next(self._handles)
-
-    def get_version(self, handle: int) -> int:
-        assert handle == 1
-        return 12602
-
-    def set_stream(self, handle: int, stream: int) -> None:
-        self._stream = stream
-
-    def create_csr(self, rows: int, columns: int, count: int, offsets: int, places: int,
-                   values: int, offset_type: int, place_type: int, base: int,
-                   dtype: int) -> int:
-        assert count > 0 and (offset_type, place_type, base) == (2, 2, 0)
-        return self._new(rows=rows, columns=columns, count=count, offsets=offsets, places=places,
-                         values=values, dtype=_TYPES[dtype], batch=1)
-
-    def create_dn_mat(self, rows: int, columns: int, leading: int, values: int, dtype: int,
-                      order: int) -> int:
-        assert values
-        if leading < (rows if order == self.Order.COL else columns):
-            raise CusparseError
-        return self._new(rows=rows, columns=columns, leading=leading, values=values,
-                         dtype=_TYPES[dtype], order=order, batch=1, stride=0)
-
-    destroy_sp_mat = destroy_dn_mat = Described._destroy
-
-    def csr_set_strided_batch(self, handle: int, count: int, offsets: int, values: int) -> None:
-        assert (offsets, values) == (0, 0)
-        self._described[handle]["batch"] = count
-
-    def dn_mat_set_strided_batch(self, handle: int, count: int, stride: int) -> None:
-        described = self._described[handle]
-        along = described["columns" if described["order"] == self.Order.COL else "rows"]
-        if 0 < stride < described["leading"] * along:
-            raise CusparseError
-        self._described[handle].update(batch=count, stride=stride)
-
-    def dn_mat_set_values(self, handle: int, values: int) -> None:
-        self._described[handle]["values"] = values
-
-    def sp_mm_buffer_size(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int,
-                          beta: int, c: int, compute: int, algorithm: int) -> int:
-        return self.BUFFER_BYTES
-
-    def sp_mm_preprocess(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int,
-                         beta: int, c: int, compute: int, algorithm: int, buffer: int) -> None:
-        assert self._stream == 77
-        self._prepared[a] = (algorithm, buffer)
-
-    def sp_mm(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int,
-              c: int, compute: int, algorithm: int, buffer: int) -> None:
-        assert self._stream == 77 and (op_a, op_b, compute) == (0, 0, 0)
-        assert self._prepared[a] == (algorithm, buffer)
-        sparse, matrix, result = (self._described[handle] for handle in (a, b, c))
-        dtype, batch = sparse["dtype"], sparse["batch"]
-        assert batch == matrix["batch"] == result["batch"]
-        assert algorithm == 12 or dtype.itemsize == 4
-        assert algorithm != 12 or batch == 1
-        dense = self._dense(sparse)
-        assert ctypes.c_float.from_address(alpha).value == 1
-        assert ctypes.c_float.from_address(beta).value == 0
-        for member in range(batch):
-            from_, to = (dense["values"] + member * dense["stride"] * dtype.itemsize
-                         for dense in (matrix, result))
-            with self.device.memory_at(from_, dtype) as memory:
-                product = dense @ self._view(memory, matrix).astype(np.float64)
-            with self.device.memory_at(to, dtype) as memory:
-                self._view(memory, result)[...] = product
-
-    def _dense(self, sparse: dict[str, Any]) -> np.ndarray:
-        def first(address: int, count: int, dtype: Any) -> np.ndarray:
-            with self.device.memory_at(address, np.dtype(dtype)) as memory:
-                return memory[:count].copy()
-
-        offsets = first(sparse["offsets"], sparse["rows"] + 1, np.int32)
-        places = first(sparse["places"], sparse["count"], np.int32)
-        values = first(sparse["values"], sparse["count"], sparse["dtype"])
-        assert offsets[0] == 0 and offsets[-1] == sparse["count"]
-        dense = np.zeros((sparse["rows"], sparse["columns"]))
-        dense[np.repeat(np.arange(sparse["rows"]), np.diff(offsets)), places] = values
-        return dense
-
-    def _view(self, memory: np.ndarray, described: dict[str, Any]) -> np.ndarray:
-        rows, columns, leading = (described[key] for key in ("rows", "columns", "leading"))
-        if described["order"] == self.Order.COL:
-            return column_major(memory, rows, columns, leading)
-        return column_major(memory, columns, rows, leading).T
-
-
 class Doubles:
-    """The replaced device and libraries."""
+    """The replaced device and library."""
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         self.device = AddressedDevice(pocl)
-        self.lt, self.sparse = CublasLt(self.device), Cusparse(self.device)
+        self.lt = CublasLt(self.device)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Installs the replacements as the modules of nvmath-python's bindings."""
+        """Installs the replacement as the modules of nvmath-python's bindings."""
         for name, module in {"nvmath": SimpleNamespace(), "nvmath.bindings": SimpleNamespace(),
                              "nvmath.bindings.cublas": self.lt,
-                             "nvmath.bindings.cublasLt": self.lt,
-                             "nvmath.bindings.cusparse": self.sparse}.items():
+                             "nvmath.bindings.cublasLt": self.lt}.items():
             monkeypatch.setitem(sys.modules, name, module)

@@ -1,5 +1,5 @@
-"""Tests of algorithms that call cuBLAS and cuSPARSE: with replacements of these libraries where
-there is no GPU, and with the libraries where there is one."""
+"""Tests of algorithms that call cuBLAS: with a replacement of the library where there is no GPU,
+and with the library where there is one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
-from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse, csr
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import libraries
 from gossamer.ops.vendor.cublas import Fused, fused
-from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE, unavailable
+from gossamer.ops.vendor.libraries import CUBLAS, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.fixtures import working_devices
-from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import (
     check_variants,
@@ -86,24 +84,11 @@ def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
     return variants
 
 
-def check_cusparse(problem: Conv2dProblem, device: Device) -> list[Variant]:
-    problem = replace(problem, weights_info=SPARSE)
-    check_alone(Im2colCusparse(), problem, device, sparse(problem, 0.0))
-    return check_alone(Im2colCusparse(), problem, device, sparse(problem, 0.1))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_im2col_with_cublas(double: Any, problem: Conv2dProblem) -> None:
     variants = check_alone(Im2colCublas(), problem, double.device)
     assert len({(variant.precision, variant.outputs[0].layout) for variant in variants}) == 9
-
-
-@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
-def test_im2col_with_cusparse(double: Any, problem: Conv2dProblem) -> None:
-    variants = check_cusparse(problem, double.device)
-    # CSR_ALG3, which float16 also uses, has no batches
-    assert len(variants) == (12 if problem.batch <= 1 else 10)
 
 
 @pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)
@@ -117,7 +102,6 @@ def test_matrices_in_parts(double: Any, images: float) -> None:
     with mock.patch.object(im2col, "_MATRIX_BYTES", int(images * 4 * 72 * 30)):
         assert len(im2col.parts(problem, "NCHW", 4)) > 1
         check_alone(Im2colCublas(), problem, double.device)
-        check_cusparse(replace(problem, groups=2), double.device)
 
 
 def test_epilogues_go_where_they_can(double: Any) -> None:
@@ -168,29 +152,11 @@ def test_what_a_product_cannot_apply(epilogue: Epilogue) -> None:
     assert fused(epilogue) is None
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_groups_are_blocks_of_the_sparse_matrix(layout: str) -> None:
-    problem = Conv2dProblem(1, 4, 3, 3, 6, (1, 2), groups=2)
-    weights = sparse(problem, 0.5)
-    offsets, columns, values = csr(weights, problem, layout)
-    dense = np.zeros((6, 8), np.float32)
-    dense[np.repeat(np.arange(6), np.diff(offsets)), columns] = values
-    axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)
-    rows = weights["weight"].transpose(axes).reshape(6, 4)
-    expected = np.zeros((6, 8), np.float32)
-    expected[:3, :4], expected[3:, 4:] = rows[:3], rows[3:]
-    np.testing.assert_array_equal(dense, expected)
-    assert (values != 0).all()
-
-
 def test_refusals(double: Any, device: Device) -> None:
     depthwise = Conv2dProblem(1, 4, 5, 5, 4, (3, 3), groups=4)
     assert "4 channels" in str(Im2colCublas().supports(depthwise, double.device))
-    dense = Conv2dProblem(1, 4, 5, 5, 4, (3, 3))
-    assert "density 1.00" in str(Im2colCusparse().supports(dense, double.device))
     if not device.runs_cuda_libraries:
-        for algorithm in (Im2colCublas(), Im2colCusparse()):
-            assert "NVIDIA GPUs only" in str(algorithm.supports(dense, device))
+        assert "NVIDIA GPUs only" in str(Im2colCublas().supports(CONVOLUTIONS[0], device))
         assert "NVIDIA GPUs only" in str(CublasGemm().supports(PRODUCTS[0], device))
 
 
@@ -216,25 +182,23 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_libraries_tell_their_versions(double: Any) -> None:
-    for algorithm, version in ((CublasGemm(), "130100"), (Im2colCublas(), "130100"),
-                               (Im2colCusparse(), "12602")):
-        assert algorithm.version(double.device) == version
+    for algorithm in (CublasGemm(), Im2colCublas()):
+        assert algorithm.version(double.device) == "130100"
 
 
 def test_no_library_is_loaded_for_its_version_elsewhere(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries.importlib, "import_module", None)
     monkeypatch.setattr(libraries, "_on", libraries._started)
-    for algorithm in (CublasGemm(), Im2colCublas(), Im2colCusparse()):
+    for algorithm in (CublasGemm(), Im2colCublas()):
         assert algorithm.version(find("host")) == ""
 
 
 @pytest.fixture(scope="module")
 def gpu(cuda: Device) -> Device:
-    """The CUDA device with both libraries; the test is skipped where one is absent."""
-    for name in (CUBLAS, CUSPARSE):
-        if (reason := unavailable(name, cuda)) is not None:
-            pytest.skip(reason)
+    """The CUDA device with cuBLAS; the test is skipped where it is absent."""
+    if (reason := unavailable(CUBLAS, cuda)) is not None:
+        pytest.skip(reason)
     return cuda
 
 
@@ -243,22 +207,15 @@ def test_cublas_itself(gpu: Device, problem: Conv2dProblem) -> None:
     check_alone(Im2colCublas(), problem, gpu)
 
 
-@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
-def test_cusparse_itself(gpu: Device, problem: Conv2dProblem) -> None:
-    check_cusparse(problem, gpu)
-
-
 @pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)
 def test_products_of_cublas_itself(gpu: Device, problem: GemmProblem) -> None:
     check_alone(CublasGemm(), problem, gpu)
 
 
-@pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
-                         ids=lambda algorithm: algorithm.name)
-def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
+def test_products_are_captured(gpu: Device) -> None:
     """A replayed graph computes from the present content of its inputs."""
-    problem = replace(CONVOLUTIONS[0], weights_info=SPARSE)
-    weights = sparse(problem, 0.1)
+    algorithm, problem = Im2colCublas(), CONVOLUTIONS[0]
+    weights = random_weights(problem)
     layer_weights = Weights(weights, gpu)
     variant = next(iter(algorithm.variants(problem, gpu)))
     state = algorithm.prepare(layer_weights, problem, variant, gpu)
@@ -278,12 +235,11 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
         assert normalised_error(actual, expected) <= tolerance("conv2d")
 
 
-@pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
-                         ids=lambda algorithm: algorithm.name)
-def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
+def test_threads_share_what_was_prepared(gpu: Device) -> None:
     """Products of one state run at the same time, each on its own stream and memory."""
-    problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), weights_info=SPARSE)
-    weights = sparse(problem, 0.1)
+    algorithm = Im2colCublas()
+    problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1))
+    weights = random_weights(problem)
     layer_weights = Weights(weights, gpu)
     for variant in algorithm.variants(problem, gpu):
         if dict(variant.config).get("rank", 0):

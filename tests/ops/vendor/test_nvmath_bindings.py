@@ -1,6 +1,6 @@
-"""Tests with nvmath-python's real bindings, which need a driver's library but no GPU. The doubles
-take the same arguments and have the same numbers as the bindings, and cuBLASLt and cuSPARSE accept
-what is described to them."""
+"""Tests with nvmath-python's real bindings, which need a driver's library but no GPU. The double
+takes the same arguments and has the same numbers as the bindings, and cuBLASLt accepts what is
+described to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,28 +17,22 @@ import numpy as np
 import pytest
 
 from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor import im2col_cusparse
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
-from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import cublas as cublas_product
 from gossamer.ops.vendor import libraries
 from gossamer.ops.vendor.cublas import Multiplication, Product
-from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE
+from gossamer.ops.vendor.libraries import CUBLAS
 from gossamer.ops.weights import Weights
 from tests.fixtures import working_devices
-from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.harness import random_weights
 from tests.ops.vendor.nvmath_double import (
     AddressedDevice,
     CublasLt,
     CublasLtError,
-    Cusparse,
-    CusparseError,
 )
-from tests.ops.vendor.test_nvmath import CONVOLUTIONS, PRODUCTS, SPARSE
+from tests.ops.vendor.test_nvmath import CONVOLUTIONS, PRODUCTS
 
 
 def bindings(name: str) -> Any:
@@ -48,22 +41,15 @@ def bindings(name: str) -> Any:
     module = importlib.import_module(f"nvmath.bindings.{name}")
     try:
         # loads the library
-        if name == "cusparse":
-            module.destroy_dn_mat(module.create_dn_mat(1, 1, 1, 256, 0, module.Order.ROW))
-        else:
-            module.get_version()
+        module.get_version()
     except Exception as error:
         pytest.skip(f"{name} cannot be loaded: {error}")
     return module
 
 
-DOUBLES = (("cublasLt", CublasLt), ("cusparse", Cusparse))
-
-
-@pytest.mark.parametrize(("name", "double"), DOUBLES)
-def test_doubles_take_the_arguments_of_the_bindings(name: str, double: type) -> None:
-    module = bindings(name)
-    functions = {key: value for key, value in vars(double).items()
+def test_the_double_takes_the_arguments_of_the_bindings() -> None:
+    module = bindings("cublasLt")
+    functions = {key: value for key, value in vars(CublasLt).items()
                  if inspect.isfunction(value) and not key.startswith("_")}
     assert len(functions) > 10
     for key, function in functions.items():
@@ -74,10 +60,9 @@ def test_doubles_take_the_arguments_of_the_bindings(name: str, double: type) -> 
         assert len(inspect.signature(function).parameters) - 1 == expected, signature[0]
 
 
-@pytest.mark.parametrize(("name", "double"), DOUBLES)
-def test_doubles_have_the_numbers_of_the_bindings(name: str, double: type) -> None:
-    module = bindings(name)
-    kinds = {key: value for key, value in vars(double).items() if hasattr(value, "__members__")}
+def test_the_double_has_the_numbers_of_the_bindings() -> None:
+    module = bindings("cublasLt")
+    kinds = {key: value for key, value in vars(CublasLt).items() if hasattr(value, "__members__")}
     assert len(kinds) >= 5
     for key, kind in kinds.items():
         owner = module
@@ -109,22 +94,6 @@ def test_double_of_cublas_refuses_what_cublas_refuses() -> None:
             lt.matmul_desc_set_attribute(operation, 3, value.ctypes.data, value.nbytes)
         assert refused.value.status == 7
         lt.matmul_desc_destroy(operation)
-
-
-def test_double_of_cusparse_refuses_what_cusparse_refuses() -> None:
-    double = Cusparse(None)  # type: ignore[arg-type]
-    for library, failure in ((bindings("cusparse"), bindings("cusparse").cuSPARSEError),
-                             (double, CusparseError)):
-        for leading, order in ((9, 2), (15, 1)):
-            with pytest.raises(failure):
-                library.create_dn_mat(16, 10, leading, 256, 0, order)
-        for order, leading, size in ((1, 20, 200), (2, 12, 192)):
-            matrix = library.create_dn_mat(16, 10, leading, 256, 0, order)
-            for stride in (0, size):
-                library.dn_mat_set_strided_batch(matrix, 3, stride)
-            with pytest.raises(failure):
-                library.dn_mat_set_strided_batch(matrix, 3, size - 1)
-            library.destroy_dn_mat(matrix)
 
 
 class _Partly:
@@ -182,20 +151,6 @@ def test_cublas_takes_every_description(device: AddressedDevice, monkeypatch: py
     assert prepared(algorithm, problem, random_weights(problem), device) >= 3
 
 
-@pytest.mark.parametrize("problem", CONVOLUTIONS[:-1], ids=Conv2dProblem.describe)
-def test_cusparse_takes_every_description(device: AddressedDevice,
-                                          monkeypatch: pytest.MonkeyPatch,
-                                          problem: Conv2dProblem) -> None:
-    partly = _Partly(bindings("cusparse"), set_stream=lambda *arguments: None,
-                     sp_mm_buffer_size=lambda *arguments: 64,
-                     sp_mm_preprocess=lambda *arguments: None)
-    library = _Library(partly, device)
-    monkeypatch.setattr(im2col_cusparse, "library_on", lambda name, device: library)
-    monkeypatch.setattr(libraries, "_on", lambda name, device: library)
-    problem = replace(problem, weights_info=SPARSE)
-    assert prepared(Im2colCusparse(), problem, sparse(problem, 0.1), device) >= 10
-
-
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
@@ -232,12 +187,11 @@ def test_cublas_reads_back_what_was_described(monkeypatch: pytest.MonkeyPatch, p
             2 if precision == "fp16" else 0, 0, *shape, leading, 5, stride]
 
 
-@pytest.mark.parametrize("name", [CUBLAS, CUSPARSE])
-def test_without_a_gpu_the_library_says_so_in_one_line(name: str) -> None:
-    bindings("cublasLt" if name == CUBLAS else "cusparse")
+def test_without_a_gpu_the_library_says_so_in_one_line() -> None:
+    bindings("cublasLt")
     if "cuda" in working_devices():
         pytest.skip("there is a GPU")
     gpu = SimpleNamespace(runs_cuda_libraries=True, current=contextlib.nullcontext)
-    reason = libraries._started(name, gpu)
+    reason = libraries._started(CUBLAS, gpu)
     assert isinstance(reason, str)
-    assert reason.startswith(f"{name} cannot be loaded: ") and "\n" not in reason
+    assert reason.startswith(f"{CUBLAS} cannot be loaded: ") and "\n" not in reason

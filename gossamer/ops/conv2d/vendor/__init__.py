@@ -1,1 +1,1 @@
-"""Convolutions by cuDNN, and by im2col with cuBLAS or cuSPARSE."""
+"""Convolutions by cuDNN, and by im2col with cuBLAS."""

@@ -1,7 +1,7 @@
 """The im2col matrix of a convolution, in parts, and the packed weights.
 
 Source: the framework Caffe, which computes a convolution as the product of the weights and the
-im2col matrix. The weights may also be a sparse matrix.
+im2col matrix.
 """
 
 from __future__ import annotations
@@ -154,23 +154,13 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
     K is in the order of the rows of the layout's im2col matrix.
     """
-    rows = weight_rows(problem, layout)
-    return weights.packed(f"rows of {tap_order(layout)} {dtype}",
-                          lambda arrays: rows(arrays).astype(dtype))
-
-
-def weight_rows(problem: Conv2dProblem,
-                layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function that packs weights in the shape (output channels, K of a group).
-
-    K is in the order of the rows of the layout's im2col matrix.
-    """
     def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = np.asarray(arrays["weight"], np.float32)
         if tap_order(layout) == "rsc":
             weight = weight.transpose(0, 2, 3, 1)
-        return weight.reshape(problem.out_channels, problem.depth)
-    return rows
+        return weight.reshape(problem.out_channels, problem.depth).astype(dtype)
+
+    return weights.packed(f"rows of {tap_order(layout)} {dtype}", rows)
 
 
 def tap_order(layout: str) -> str:
