@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.host import address_of
-from gossamer.device.jobs import Function, Job
+from gossamer.device.base import Device
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.generated import GeneratedCode
+from gossamer.ops.generated import OneCall, Work
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
@@ -24,16 +22,14 @@ _CHUNK = 2**12
 """Number of elements per task."""
 
 
-class HostDirectElementwise(GeneratedCode):
+class HostDirectElementwise(OneCall):
     """Evaluation of an expression whose operands are scalars and tensors of the result's shape."""
 
     op = "elementwise"
     name = "host_direct"
     between_thin = True
 
-    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: ElementwiseProblem) -> str | None:
         from gossamer.device.native.code import unsupported
 
         if {*problem.dtypes, *(spec.dtype for spec in problem.operands)} != {"float32"} or any(
@@ -53,35 +49,13 @@ class HostDirectElementwise(GeneratedCode):
         size = variant.outputs[0].size
         code = function("elementwise", native.processor(), elementwise, problem.expression,
                         problem.constants, size, native.processor().lanes)
-        constants = [np.asarray(weights.arrays[f"operand{index}"], np.float32).reshape(-1)
-                     if index in problem.constants else None
-                     for index in range(len(problem.operands))]
-        return State(problem, variant, device, data=_Work(
-            code, workers(variant[THREADS]), -(-size // _CHUNK), constants))
-
-    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        work: _Work = state.data
-        given = map(address_of, inputs)
-        operands = [next(given) if constant is None else native.address(constant)
-                    for constant in work.operands]
-        arguments = (operands[0], address_of(outputs[0]), *operands[1:])
-        return [Job(work.code, arguments, work.tasks)] if work.tasks else []
-
-
-class _Work(NamedTuple):
-    """The data of a launch.
-
-    code: the compiled function.
-    threads: number of threads.
-    tasks: number of tasks.
-    operands: for each operand, the constant; None for a run-time input.
-    """
-
-    code: Function
-    threads: int
-    tasks: int
-    operands: list[np.ndarray | None]
+        numbers = iter(range(len(problem.inputs)))
+        first, *others = [np.asarray(weights.arrays[f"operand{index}"], np.float32).reshape(-1)
+                          if index in problem.constants else next(numbers)
+                          for index in range(len(problem.operands))]
+        return State(problem, variant, device, data=Work(
+            code, workers(variant[THREADS]), -(-size // _CHUNK),
+            (first, len(problem.inputs), *others)))
 
 
 def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:

@@ -9,28 +9,31 @@ its signs.
 from __future__ import annotations
 
 import abc
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.native import processor as native
+from gossamer.device.base import Device
 from gossamer.expression import Expression
 from gossamer.facts import REAL
-from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.conv2d.binary import host, host_direct, popcount, wide_popcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants, words_are_whole
-from gossamer.ops.conv2d.binary.popcount import WORD_BITS
-from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
+from gossamer.ops.conv2d.binary.host import HostPopcount
+from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants
+from gossamer.ops.conv2d.binary.popcount import Popcount
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
+    BitTensorCore,
+    tiles_and_words,
+    with_float16,
+)
+from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
-from gossamer.tensor import Format, TensorSpec
+from gossamer.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -45,188 +48,55 @@ class _Fusion:
     names: dict[str, str]
 
 
-class BinaryFusion(FusionAlgorithm, abc.ABC):
-    """A binary convolution with the padding before it or the signs after it."""
+class BinaryFusion(FusionAlgorithm, BinaryAlgorithm, abc.ABC):
+    """A binary convolution with the padding before it or the signs after it.
 
-    exact = True
+    The algorithm substitutes -1, 0 or 1 for pixels outside the image, and may write two results.
+    """
+
+    op = "fused"
     patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
 
     def recognises(self, problem: FusionProblem) -> bool:
         return bool(problem.facts)
 
-    @abc.abstractmethod
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Return why the algorithm cannot compute the convolution; None if it can."""
-
-    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+    def layer_of(self, problem: FusionProblem) -> BinaryLayer | str:
         fusion = _fusion(problem)
-        return fusion if isinstance(fusion, str) else self.reason_not(fusion.layer, device)
+        return fusion if isinstance(fusion, str) else fusion.layer
 
-
-Config = tuple[tuple[str, int | str], ...]
-
-
-class _DeviceFusion(BinaryFusion):
-    """A fusion computed by a kernel on packed words.
-
-    The kernel substitutes a constant for pixels outside the image, and can write a second result.
-    """
-
-    @abc.abstractmethod
-    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        """Return the kernel's configs, each with its number of bits per word."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def launches(weights: Weights, layer: BinaryLayer, variant: Variant, device: Device
-                 ) -> list[Launch]:
-        """Return the launches that compute the convolution."""
-
-    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        layer = _layer(problem)
-        for config, word_bits in self.configs(layer, device):
-            yield from packed_variants(layer, problem.inputs, config, word_bits)
-
-    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
-                device: Device) -> State:
+    def weights_of(self, weights: Weights, problem: FusionProblem) -> Weights:
         fusion = _fusion(problem)
         assert isinstance(fusion, _Fusion)
-        return State(problem, variant, device, self.launches(
-            RenamedWeights(weights, fusion.names), fusion.layer, variant, device))
+        return RenamedWeights(weights, fusion.names)
 
 
-class PopcountFusion(_DeviceFusion):
+class PopcountFusion(BinaryFusion, Popcount):
     """The kernel popcount, with padding or signs."""
 
-    name = "popcount"
-    launches = staticmethod(popcount.launches)
 
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return _reason_not_whole(layer) or popcount.reason_not_popcount(layer, device)
-
-    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        return itertools.product(
-            (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
-
-    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
-
-
-class WidePopcountFusion(_DeviceFusion):
+class WidePopcountFusion(BinaryFusion, WidePopcount):
     """The kernel wide_popcount, on CPUs."""
 
-    name = "wide_popcount"
-    launches = staticmethod(wide_popcount.launches)
 
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return _reason_not_whole(layer) or wide_popcount.reason_not_wide(layer, device)
-
-    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
-
-    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return wide_popcount.WidePopcount().expected_us(
-            _layer(problem).convolution, variant, device)
-
-
-class BitTensorCoreFusion(_DeviceFusion):
+class BitTensorCoreFusion(BinaryFusion, BitTensorCore):
     """The binary kernels on tensor cores.
 
     The kernels add the contribution of the padding value separately.
     """
 
-    name = "bit_tensor_core"
-    launches = staticmethod(bit_tensor_core.launches)
-
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
-
-    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        layer = _layer(problem)
-        for variant in super().variants(problem, device):
-            yield from bit_tensor_core.with_float16(layer, variant)
-
-    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        return [(tile.config, word_bits)
-                for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device)]
-
-    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return bit_tensor_core.expected_us(_layer(problem), variant, device)
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
+        for tile, word_bits in tiles_and_words(layer, device):
+            for variant in packed_variants(layer, inputs, tile.config, word_bits):
+                yield from with_float16(layer, variant)
 
 
-class HostPopcountFusion(BinaryFusion):
-    """The binary convolution on the host, in NumPy.
-
-    The padding value may be -1, 0 or 1, and the convolution may have a second result.
-    """
-
-    name = "host_popcount"
-
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else layer.reason_not_binary()
-
-    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        layer = _layer(problem)
-        x, *operands = problem.inputs
-        y = problem.outputs[-1]
-        targets = [y]
-        if layer.form.output is not None:
-            targets.append(TensorSpec(y.shape, Format("packed64", layer.form.output)))
-        for source in (x, TensorSpec(x.shape, Format("packed64", layer.form.input))):
-            for target in targets:
-                yield Variant((), (source, *operands), (*problem.outputs[:-1], target))
-
-    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
-                device: Device) -> State:
-        fusion = _fusion(problem)
-        assert isinstance(fusion, _Fusion)
-        return State(problem, variant, device, data=(fusion.layer, host.Constants.of(
-            RenamedWeights(weights, fusion.names), fusion.layer)))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        layer, constants = state.data
-        host.compute(layer, constants, state.variant, inputs, outputs)
+class HostPopcountFusion(BinaryFusion, HostPopcount):
+    """The binary convolution on the host, in NumPy."""
 
 
-class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
-    """Generated code for binary convolution on the host.
-
-    The padding value may be -1, 0 or 1, and the convolution may have a second result.
-    """
-
-    by_image = True
-
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return (native.unavailable(device) or layer.reason_not_binary()
-                or host_direct.refusal(layer))
-
-    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        return host_direct.variants_of(_layer(problem), problem.inputs, problem.outputs)
-
-    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return host_direct.expected_us(_layer(problem).convolution, device)
-
-    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
-                device: Device) -> State:
-        fusion = _fusion(problem)
-        assert isinstance(fusion, _Fusion)
-        return State(problem, variant, device, data=host_direct.Work.of(
-            RenamedWeights(weights, fusion.names), fusion.layer, variant))
-
-
-def _reason_not_whole(layer: BinaryLayer) -> str | None:
-    """Return why kernels cannot write whole words of a second result; None if they can."""
-    if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
-        return None
-    return "a word of the second result would have channels of several groups"
-
-
-def _layer(problem: FusionProblem) -> BinaryLayer:
-    """Return the binary layer of a supported fusion."""
-    fusion = _fusion(problem)
-    assert isinstance(fusion, _Fusion)
-    return fusion.layer
+class HostDirectPopcountFusion(BinaryFusion, HostDirectPopcount):
+    """Generated code for binary convolution on the host."""
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.native import processor as native
-from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.binary import host_direct
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.conv2d.binary.host import HostPopcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount, Work
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form
 from gossamer.ops.conv2d.binary.popcount import (
     WORD_BITS,
     Tile,
@@ -66,27 +65,19 @@ class HostPopcountGemm(_BinaryGemm):
         self._convolution.launch(state.data, inputs, outputs, workspace, stream)
 
 
-class HostDirectPopcountGemm(host_direct.PopcountCode):
+class HostDirectPopcountGemm(HostDirectPopcount):
     """Generated code for products of signs; the rows are the pixels of one image."""
 
     op = "gemm"
+    by_image = False
 
-    def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        convolution = pointwise(problem)
-        return (native.unavailable(device) or reason_not_binary(convolution)
-                or host_direct.refusal(BinaryLayer(convolution)))
+    def layer_of(self, problem: GemmProblem) -> BinaryLayer:
+        return BinaryLayer(pointwise(problem))
 
-    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        return host_direct.variants_of(
-            BinaryLayer(pointwise(problem)), problem.inputs, problem.outputs)
-
-    def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float:
-        return host_direct.expected_us(pointwise(problem), device)
-
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device, data=host_direct.Work.of(
-            weights, BinaryLayer(pointwise(problem)), variant, problem.rows))
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device,
+                     data=Work.of(weights, layer, variant, layer.convolution.batch))
 
 
 class WidePopcountGemm(_BinaryGemm):

@@ -36,12 +36,10 @@ class HostDirectGemm(GeneratedCode):
     dense = False
     _convolution = HostDirect()
 
-    def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: GemmProblem) -> str | None:
         if problem.epilogue.tensor_count:
             return "has a second input in its epilogue"
-        return self._convolution.supports(_convolution(problem), device)
+        return self._convolution.refused(_convolution(problem))
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         image = _convolution(problem)

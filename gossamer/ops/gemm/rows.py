@@ -7,22 +7,19 @@ Multiplication" (ACM TOMS 34(3), 2008). Each weight is read only once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.host import address_of
-from gossamer.device.jobs import Function, Job
+from gossamer.device.base import Device
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.generated import GeneratedCode
+from gossamer.ops.generated import OneCall, Work
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
@@ -31,15 +28,13 @@ _MOST_VECTORS = 8
 """Maximum number of vectors per row of a panel."""
 
 
-class HostDirectRows(GeneratedCode):
+class HostDirectRows(OneCall):
     """A product with up to 8 rows; small products run on the caller's thread."""
 
     op = "gemm"
     name = "host_direct_dense"
 
-    def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: GemmProblem) -> str | None:
         from gossamer.device.native.code import unsupported
 
         if not 0 < problem.rows <= _MOST_ROWS or not problem.depth:
@@ -67,41 +62,15 @@ class HostDirectRows(GeneratedCode):
             padded[:problem.columns] = weight
             return padded.reshape(-1, width, problem.depth).swapaxes(1, 2)
 
+        numbers = iter(range(1, len(problem.inputs)))
         operands = [weights.packed(f"operand{index}", partial(_row, f"operand{index}"))
-                    if kind == "channel" else None
+                    if kind == "channel" else next(numbers)
                     for index, kind in enumerate(problem.epilogue.operands)]
-        return State(problem, variant, device, data=_Work(
+        packed = weights.packed(f"panels of {vectors * target.lanes} columns", panels)
+        return State(problem, variant, device, data=Work(
             code, workers(variant[THREADS]), -(-columns // vectors),
-            weights.packed(f"panels of {vectors * target.lanes} columns", panels),
-            tuple(operands)))
-
-    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        work: _Work = state.data
-        x, *tensors = inputs
-        given = iter(tensors)
-        buffers = [x, outputs[0], work.panels, *(
-            next(given) if constant is None else constant for constant in work.operands)]
-        return [Job(work.code, tuple(map(address_of, buffers)), work.tasks)] if work.tasks else []
+            (0, len(problem.inputs), packed, *operands)))
 
 
 def _row(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.asarray(arrays[name], np.float32).reshape(-1)
-
-
-class _Work(NamedTuple):
-    """The data of a launch.
-
-    code: the generated function.
-    threads: number of threads among which the tasks are divided.
-    tasks: number of panels.
-    panels: the weights (panels, depth, columns per panel).
-    operands: for each operand of the epilogue, its memory if it is a constant; None for a run-time
-    input.
-    """
-
-    code: Function
-    threads: int
-    tasks: int
-    panels: Buffer
-    operands: tuple[Buffer | None, ...]

@@ -33,7 +33,6 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
     size, rows = 4 * lanes, range(problem.rows)
     zeros = [ir.Constant(vector(lanes), [0.0] * lanes)] * (vectors * len(rows))
     together = max(_SUMS // len(zeros), 1)
-    whole = problem.columns // (vectors * lanes)
 
     def products(step: Loop, panel: Any, offset: int) -> list[Any]:
         """Emit the multiply-adds for k = step.index + offset, and return the updated sums."""
@@ -77,11 +76,7 @@ def product(problem: GemmProblem, vectors: int, lanes: int) -> str:
         return []
 
     with code.loop(first, end) as task:
-        is_whole = b.icmp_signed("<", task.index, integer(whole))
-        if whole:
-            code.where(is_whole, lambda: panel(task.index, vectors * lanes), [])
-        if problem.columns % (vectors * lanes):
-            code.where(b.not_(is_whole), lambda: panel(
-                task.index, problem.columns % (vectors * lanes)), [])
+        code.by_size(task.index, problem.columns, vectors * lanes,
+                     lambda columns: panel(task.index, columns))
     b.ret_void()
     return str(module)

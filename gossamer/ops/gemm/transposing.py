@@ -41,27 +41,17 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
             code.store_first(value, target, b.add(goal, integer(4 * index * target_row)), lanes,
                              lanes if whole <= target_row else rows)
 
-    def strip(column: Any, columns: int) -> None:
+    def strip(column: Any, columns: int) -> list[Any]:
         """Emit code that transposes the columns of a task."""
         with code.loop(0, height // lanes) as part:
             block(code.builder.mul(part.index, integer(lanes)), column, lanes, columns)
         if height % lanes:
             block(integer(height // lanes * lanes), column, height % lanes, columns)
+        return []
 
     with code.loop(first, end) as task:
         column = code.builder.mul(task.index, integer(lanes))
-        if width % lanes == 0:
-            strip(column, lanes)
-        else:
-            b = code.builder
-            full, part, after = (code.function.append_basic_block(name)
-                                 for name in ("full", "part", "after"))
-            b.cbranch(b.icmp_signed("<", task.index, integer(width // lanes)), full, part)
-            for label, columns in ((full, lanes), (part, width % lanes)):
-                b.position_at_end(label)
-                strip(column, columns)
-                b.branch(after)
-            b.position_at_end(after)
+        code.by_size(task.index, width, lanes, lambda columns: strip(column, columns))
     code.builder.ret_void()
     return str(module)
 

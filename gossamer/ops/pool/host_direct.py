@@ -35,9 +35,7 @@ class HostDirectPool(GeneratedCode):
     between_thin = True
     by_image = True
 
-    def supports(self, problem: PoolProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: PoolProblem) -> str | None:
         if problem.kind != "max":
             return "computes maxima only"
         if problem.input.dtype != "float32":

@@ -11,7 +11,7 @@ from gossamer.device.base import Device
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.generated import OneTensor, Work
+from gossamer.ops.generated import OneCall, Work
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.strided import layout_variants
@@ -23,16 +23,14 @@ _MOST_NUMBERS = 2**14
 grows with their number."""
 
 
-class HostDirectReduce(OneTensor):
+class HostDirectReduce(OneCall):
     """A reduction over dimensions that are adjacent in memory."""
 
     op = "reduce"
     name = "host_direct"
     between_thin = True
 
-    def supports(self, problem: ReduceProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: ReduceProblem) -> str | None:
         if problem.input.dtype != "float32":
             return f"computes float32 only, not {problem.input.dtype}"
         if not 0 < problem.count <= _MOST_NUMBERS:

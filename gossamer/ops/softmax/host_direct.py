@@ -10,22 +10,20 @@ from gossamer.device.base import Device
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.generated import OneTensor, Work
+from gossamer.ops.generated import OneCall, Work
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.weights import Weights
 
 
-class HostDirectSoftmax(OneTensor):
+class HostDirectSoftmax(OneCall):
     """Softmax along the last, contiguous axis."""
 
     op = "softmax"
     name = "host_direct"
     between_thin = True
 
-    def supports(self, problem: SoftmaxProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: SoftmaxProblem) -> str | None:
         if problem.input.dtype != "float32" or problem.log:
             return "computes float32 only, and not the logarithm"
         if problem.axis != len(problem.input.shape) - 1:

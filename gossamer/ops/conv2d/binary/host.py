@@ -10,14 +10,13 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Problem, State, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.layer import (
     BinaryLayer,
     alphas,
-    binary_form,
     first_words,
     group_masks,
-    reason_not_binary,
     sign_words,
     tap_sums,
     value_words,
@@ -46,39 +45,37 @@ _FEW_PIXELS = 16
 this number on, the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
-class HostPopcount(Algorithm):
+class HostPopcount(BinaryAlgorithm):
     """Binary convolution by NumPy's bitwise_count.
 
     The exclusive or of the words of inputs and weights has a set bit wherever signs differ. The sum
     of the products is the number of products minus twice the number of set bits.
     """
 
-    op = "conv2d"
     name = "host_popcount"
-    exact = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else reason_not_binary(problem)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else layer.reason_not_binary()
 
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        form = binary_form(problem)
-        x, *operands = problem.inputs
-        (y,) = problem.outputs
-        for source in (x, TensorSpec(x.shape, Format("packed64", form.input))):
-            yield Variant((), (source, *operands), (y,))
-            if form.output is not None:
-                yield Variant((), (source, *operands),
-                              (TensorSpec(y.shape, Format("packed64", form.output)),))
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
+        x, *operands = inputs
+        *floats, y = outputs
+        targets = [y]
+        if layer.form.output is not None:
+            targets.append(TensorSpec(y.shape, Format("packed64", layer.form.output)))
+        for source in (x, TensorSpec(x.shape, Format("packed64", layer.form.input))):
+            for target in targets:
+                yield Variant((), (source, *operands), (*floats, target))
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device,
-                     data=Constants.of(weights, BinaryLayer(problem)))
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device, data=(layer, Constants.of(weights, layer)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        assert isinstance(state.problem, Conv2dProblem)
-        compute(BinaryLayer(state.problem), state.data, state.variant, inputs, outputs)
+        layer, constants = state.data
+        compute(layer, constants, state.variant, inputs, outputs)
 
 
 def compute(layer: BinaryLayer, constants: Constants, variant: Variant,

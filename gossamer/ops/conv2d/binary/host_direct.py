@@ -17,9 +17,10 @@ from gossamer.device.host import address_of
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import Processor, function
-from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.algorithm import Problem, State, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.host import Constants
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, processor_us, reason_not_binary
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, processor_us
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
@@ -39,45 +40,42 @@ _WORDS_PER_MICROSECOND = 4000.0
 """64-bit words that a thread compares per microsecond, measured with AVX2 on an AMD EPYC."""
 
 
-class PopcountCode(GeneratedCode):
-    """Base of algorithms that compute a binary layer by generated code.
+class HostDirectPopcount(BinaryAlgorithm, GeneratedCode):
+    """Binary convolution by code generated for this CPU.
 
-    The `data` of their states is a `Work`.
+    The `data` of the states is a `Work`.
     """
 
     name = "host_direct_popcount"
-    exact = True
+    by_image = True
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return native.unavailable(device) or layer.reason_not_binary() or refusal(layer)
+
+    def layer_us(self, layer: BinaryLayer, variant: Variant, device: Device) -> float:
+        return processor_us(layer.convolution, _WORDS_PER_MICROSECOND, device)
+
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
+        x, *operands = inputs
+        packed = TensorSpec(x.shape, Format(f"packed{_BITS}", layer.form.input))
+        *floats, y = outputs
+        if layer.form.output is not None:
+            y = TensorSpec(y.shape, Format(f"packed{_BITS}", layer.form.output))
+        problem = layer.convolution
+        products = problem.depth * problem.out_channels * problem.image_pixels
+        for threads in thread_configs(products // 8):
+            for source in (packed, x):
+                yield Variant(threads, (source, *operands), (*floats, y))
+
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device, data=Work.of(weights, layer, variant))
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
         work: Work = state.data
         return work.jobs(inputs, outputs, work.images if images is None else images)
-
-
-class HostDirectPopcount(PopcountCode):
-    """Binary convolution by code generated for this CPU."""
-
-    op = "conv2d"
-    by_image = True
-
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return (native.unavailable(device) or reason_not_binary(problem)
-                or refusal(BinaryLayer(problem)))
-
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        return variants_of(BinaryLayer(problem), problem.inputs, problem.outputs)
-
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return expected_us(problem, device)
-
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device, data=Work.of(weights, BinaryLayer(problem), variant))
-
-
-def expected_us(problem: Conv2dProblem, device: Device) -> float:
-    """Return the estimated time of a layer in microseconds."""
-    return processor_us(problem, _WORDS_PER_MICROSECOND, device)
 
 
 def refusal(layer: BinaryLayer) -> str | None:
@@ -98,23 +96,6 @@ def _ends_in_signs(layer: BinaryLayer) -> bool:
     """Return whether the only output is a sign that depends on the accumulator alone."""
     return layer.form.output is not None and not layer.has_two_results and (
         not layer.convolution.epilogue.tensor_count)
-
-
-def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-                ) -> Iterator[Variant]:
-    """Yield the variants of a binary layer.
-
-    Inputs are packed or floats. The last output is packed if all of its values are -1, 0 or 1.
-    """
-    x, *operands = inputs
-    packed = TensorSpec(x.shape, Format(f"packed{_BITS}", layer.form.input))
-    *floats, y = outputs
-    if layer.form.output is not None:
-        y = TensorSpec(y.shape, Format(f"packed{_BITS}", layer.form.output))
-    problem = layer.convolution
-    for threads in thread_configs(problem.depth * problem.out_channels * problem.image_pixels // 8):
-        for source in (packed, x):
-            yield Variant(threads, (source, *operands), (*floats, y))
 
 
 class Work(NamedTuple):

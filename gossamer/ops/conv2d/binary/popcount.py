@@ -11,7 +11,7 @@ with the integer thresholds of the channel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,8 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.algorithm import Epilogue, Problem, State, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.layer import (
     BinaryLayer,
     alphas,
@@ -31,6 +32,7 @@ from gossamer.ops.conv2d.binary.layer import (
     processor_us,
     sign_words,
     tap_sums,
+    words_are_whole,
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
@@ -138,35 +140,34 @@ def reason_not_popcount(layer: BinaryLayer, device: Device,
     return None
 
 
-class Popcount(Algorithm):
+class Popcount(BinaryAlgorithm):
     """Binary convolution on packed words, in tiles.
 
     A work-item computes one channel of a patch of the tile's output pixels.
     """
 
-    op = "conv2d"
     name = "popcount"
-    exact = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return reason_not_popcount(BinaryLayer(problem), device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        if layer.has_two_results and not words_are_whole(layer.convolution, max(WORD_BITS)):
+            return "a word of the second result would have channels of several groups"
+        return reason_not_popcount(layer, device)
 
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        layer = BinaryLayer(problem)
-        for tile, word_bits in itertools.product(fitting(problem, device), WORD_BITS):
-            yield from packed_variants(layer, problem.inputs, tile.config, word_bits)
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
+        for tile, word_bits in itertools.product(fitting(layer.convolution, device), WORD_BITS):
+            yield from packed_variants(layer, inputs, tile.config, word_bits)
 
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+    def layer_us(self, layer: BinaryLayer, variant: Variant, device: Device) -> float:
         if device.on_processors:
-            return processor_us(problem, _WORDS_PER_MICROSECOND, device)
+            return processor_us(layer.convolution, _WORDS_PER_MICROSECOND, device)
         tile = sizes_of(Tile, variant)
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return _expected_gpu_us(problem, tile, word_bits, device)
+        return _expected_gpu_us(layer.convolution, tile, word_bits, device)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device,
-                     launches(weights, BinaryLayer(problem), variant, device))
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device, launches(weights, layer, variant, device))
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,

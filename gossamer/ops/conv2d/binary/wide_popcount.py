@@ -6,12 +6,13 @@ eight words at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.algorithm import Epilogue, Problem, State, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.layer import (
     BinaryLayer,
     alphas,
@@ -21,16 +22,17 @@ from gossamer.ops.conv2d.binary.layer import (
     packed_variants,
     processor_us,
     sign_words,
+    words_are_whole,
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
 from gossamer.ops.conv2d.common import panels
-from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts, constant_words
 from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights
+from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("wide_popcount.cl")
 WORD_BITS = 64
@@ -42,41 +44,36 @@ _WORDS_PER_MICROSECOND = 4000
 The tuner's measurements correct this estimate on other CPUs."""
 
 
-def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernel cannot compute a layer; None if it can."""
-    if (reason := layer.reason_not_binary()) is not None:
-        return reason
-    if not device.compiles:
-        return f"{device.name} compiles no kernels"
-    if not device.on_processors:
-        return "runs on processors only: their vector registers hold the counts"
-    return too_large(layer.convolution)
-
-
-class WidePopcount(Algorithm):
+class WidePopcount(BinaryAlgorithm):
     """Binary convolution on CPUs.
 
     A work-item computes a tile of output pixels by output channels.
     """
 
-    op = "conv2d"
     name = "wide_popcount"
-    exact = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return reason_not_wide(BinaryLayer(problem), device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        if layer.has_two_results and not words_are_whole(layer.convolution, WORD_BITS):
+            return "a word of the second result would have channels of several groups"
+        if (reason := layer.reason_not_binary()) is not None:
+            return reason
+        if not device.compiles:
+            return f"{device.name} compiles no kernels"
+        if not device.on_processors:
+            return "runs on processors only: their vector registers hold the counts"
+        return too_large(layer.convolution)
 
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
         for config in CONFIGS:
-            yield from packed_variants(BinaryLayer(problem), problem.inputs, config, WORD_BITS)
+            yield from packed_variants(layer, inputs, config, WORD_BITS)
 
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return processor_us(problem, _WORDS_PER_MICROSECOND, device)
+    def layer_us(self, layer: BinaryLayer, variant: Variant, device: Device) -> float:
+        return processor_us(layer.convolution, _WORDS_PER_MICROSECOND, device)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device,
-                     launches(weights, BinaryLayer(problem), variant, device))
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device, launches(weights, layer, variant, device))
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,

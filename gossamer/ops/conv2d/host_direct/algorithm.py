@@ -62,9 +62,8 @@ class HostDirect(GeneratedCode):
     dense = False
     by_image = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return (native.unavailable(device) or too_dense(problem.weights_info)
-                or refusal(problem))
+    def refused(self, problem: Conv2dProblem) -> str | None:
+        return too_dense(problem.weights_info) or refusal(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = widths_of(problem.image_pixels if problem.is_pointwise else problem.out_width)
@@ -145,9 +144,7 @@ class HostDirectDense(HostDirect):
     dense = True
     between_thin = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: Conv2dProblem) -> str | None:
         if too_dense(problem.weights_info) is None:
             return "has zeros, which host_direct skips"
         if problem.is_depthwise and problem.stride[1] <= 2:

@@ -32,9 +32,7 @@ class HostDirectDepthwise(HostDirect):
     dense = True
     between_thin = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: Conv2dProblem) -> str | None:
         if not problem.is_depthwise:
             return "is not depthwise"
         if problem.stride[1] > 2 or problem.taps > _MOST_TAPS:

@@ -47,9 +47,7 @@ class HostIndirect(HostDirect):
     dense = True
     between_thin = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: Conv2dProblem) -> str | None:
         if too_dense(problem.weights_info) is None:
             return "has zeros, which host_direct skips"
         if problem.groups > 1:
@@ -91,9 +89,7 @@ class HostIndirectDepthwise(HostDirect):
     dense = True
     between_thin = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
+    def refused(self, problem: Conv2dProblem) -> str | None:
         if not problem.is_depthwise or problem.out_channels != problem.channels:
             return "is not depthwise with one output channel per input channel"
         if problem.taps > _MOST_TAPS or max(problem.pads[1::2]) >= problem.window(1):

@@ -10,11 +10,12 @@ The use of 1-bit tensor core instructions for binary convolutions was published 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Problem, State, Variant
+from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.layer import (
     BinaryLayer,
     alphas,
@@ -43,52 +44,46 @@ _HALVES = 8
 """Number of 16-bit floats that are read or written at once: 16 bytes."""
 
 
-class BitTensorCore(Algorithm):
+class BitTensorCore(BinaryAlgorithm):
     """Binary convolution on packed words by tensor cores that multiply bits."""
 
-    op = "conv2d"
     name = "bit_tensor_core"
-    exact = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return reason_not_bit_tensor_core(BinaryLayer(problem), device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        problem = layer.convolution
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
+        if (reason := layer.reason_not_binary()) is not None:
+            return reason
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        padded_sizes = (problem.height + problem.pads[0] + problem.pads[2],
+                        problem.width + problem.pads[1] + problem.pads[3])
+        if max(padded_sizes) >= LARGEST_DISTANCE:
+            return (f"needs padded images of at most {LARGEST_DISTANCE - 1} rows and columns, has "
+                    f"{max(padded_sizes)}")
+        channels = problem.group_channels
+        if problem.groups > 1 and channels % min(_WORD_BITS):
+            return (f"needs groups with a multiple of {min(_WORD_BITS)} channels, has {channels} "
+                    "channels per group")
+        if layer.has_two_results and not words_are_whole(problem, min(_WORD_BITS)):
+            return "a word of the second result would have channels of several groups"
+        return None
 
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        layer = BinaryLayer(problem)
+    def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
         for tile, word_bits in tiles_and_words(layer, device):
             for layout in output_layouts(layer, word_bits):
-                yield from with_float16(layer, variant_of(problem, tile, word_bits, layout))
+                yield from with_float16(layer, variant_of(layer.convolution, tile, word_bits,
+                                                          layout))
 
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return expected_us(BinaryLayer(problem), variant, device)
+    def layer_us(self, layer: BinaryLayer, variant: Variant, device: Device) -> float:
+        word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
+        return tile_of(variant).expected_us(layer, word_bits, device.limits)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device,
-                     launches(weights, BinaryLayer(problem), variant, device))
-
-
-def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernels cannot compute a layer; None if they can."""
-    problem = layer.convolution
-    if not device.limits.mma:
-        return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
-    if (reason := layer.reason_not_binary()) is not None:
-        return reason
-    if (reason := cannot_compile(problem, device)) is not None:
-        return reason
-    padded_sizes = (problem.height + problem.pads[0] + problem.pads[2],
-                    problem.width + problem.pads[1] + problem.pads[3])
-    if max(padded_sizes) >= LARGEST_DISTANCE:
-        return (f"needs padded images of at most {LARGEST_DISTANCE - 1} rows and columns, has "
-                f"{max(padded_sizes)}")
-    channels = problem.group_channels
-    if problem.groups > 1 and channels % min(_WORD_BITS):
-        return (f"needs groups with a multiple of {min(_WORD_BITS)} channels, has {channels} "
-                "channels per group")
-    if layer.has_two_results and not words_are_whole(problem, min(_WORD_BITS)):
-        return "a word of the second result would have channels of several groups"
-    return None
+    def state_of(self, weights: Weights, layer: BinaryLayer, problem: Problem, variant: Variant,
+                 device: Device) -> State:
+        return State(problem, variant, device, launches(weights, layer, variant, device))
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
@@ -132,12 +127,6 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
         return
     if not layer.rounds_integers(not variant.outputs[0].format.is_packed):
         yield variant.as_fp16
-
-
-def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
-    """Return the estimated microseconds of a variant whose config is a tile."""
-    word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-    return tile_of(variant).expected_us(layer, word_bits, device.limits)
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
