@@ -21,6 +21,19 @@ determine shapes, such as axes and repeats, have fewer elements."""
 EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
 """The advice for a node that gossamer does not compute, if ONNX Runtime is not installed."""
 
+_SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
+         "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+         "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
+         "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
+         "clip": "Clip"}
+"""The ONNX operator of each function that has an equivalent. The function's constants become the
+last inputs of the node."""
+_WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
+                    "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
+_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
+                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
+_LOGIC = {"and": "And", "or": "Or", "not": "Not"}
+
 
 def parsed(model: bytes) -> onnx.ModelProto:
     """Parse the model of a part in a saved plan.
@@ -131,6 +144,43 @@ class ModelWriter:
     def cast(self, value: str, dtype: np.typing.DTypeLike) -> str:
         """Add a conversion of a value; return the result's name."""
         return self.node("Cast", [value], to=type_of(dtype))
+
+    def step(self, function: str, constants: Sequence[float], arguments: Sequence[str],
+             dtype: np.typing.DTypeLike, shapes: Sequence[tuple[int, ...]] = ()) -> str:
+        """Add a step of an expression; return the result's name.
+
+        function: any function of expressions except to_bfloat16.
+        shapes: the shapes of the arguments, if known.
+        """
+        if function == "constant":
+            return self.constant(constants[0], dtype)
+        if function in _SAME:
+            return self.node(_SAME[function], [*arguments, *(
+                self.constant(number, dtype) for number in constants)])
+        if function in _WITH_ATTRIBUTES:
+            operator, names = _WITH_ATTRIBUTES[function]
+            return self.node(operator, arguments, **dict(zip(names, constants, strict=True)))
+        if function == "fma":
+            x, y, z = (self.cast(argument, "float64") for argument in arguments)
+            return self.cast(self.node("Add", [self.node("Mul", [x, y]), z]), dtype)
+        if function == "to_float16":
+            return self.cast(self.cast(arguments[0], "float16"), dtype)
+        if function == "fmod":
+            return self.node("Mod", arguments, fmod=1)
+        if function == "prelu":
+            value, slope = arguments
+            if shapes and np.broadcast_shapes(*shapes) == shapes[0]:
+                return self.node("PRelu", [value, slope])
+            negative = self.node("Less", [value, self.constant(0, dtype)])
+            return self.node("Where", [negative, self.node("Mul", [value, slope]), value])
+        # truth values are numbers in expressions, and booleans in ONNX
+        if function in _COMPARISONS:
+            return self.cast(self.node(_COMPARISONS[function], arguments), dtype)
+        if function in _LOGIC:
+            truths = [self.cast(argument, bool) for argument in arguments]
+            return self.cast(self.node(_LOGIC[function], truths), dtype)
+        condition, chosen, other = arguments
+        return self.node("Where", [self.cast(condition, bool), chosen, other])
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """Add a reshape, and return the result's name."""

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph, Node
 from gossamer.model.readers.onnx import metadata
+from gossamer.onnx_model import ModelWriter
 
 _Constants = dict[str, onnx.TensorProto]
 _Rule = Callable[[Node, _Constants], list[onnx.NodeProto]]
@@ -91,40 +92,21 @@ def _batch_norm_training(node: Node, constants: _Constants) -> list[onnx.NodePro
 def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     """Return the ONNX nodes that compute the steps of the expression.
 
-    The list is empty if a step has no ONNX operator in the tables below, or if the last step is not
-    the only output.
+    The list is empty if a step has no ONNX operator, or if the last step is not the only output.
     """
     expression = node.attributes["expression"]
-    last = expression.inputs + len(expression.steps) - 1
-    if not expression.steps or expression.outputs != (last,):
-        return []
-    values, protos = list(node.inputs), []
-    for index, step in enumerate(expression.steps, expression.inputs):
-        numbers = [f"{node.name}.{index}.{number}" for number in range(len(step.constants))]
-        constants.update({name: helper.make_tensor(name, TensorProto.FLOAT, [], [number])
-                          for name, number in zip(numbers, step.constants, strict=True)})
-        if step.function == "constant":
-            values.append(numbers[0])
-            continue
-        if step.function not in (*_OPERATORS, *_COMPARISONS, "where"):
+    values, writer = list(node.inputs), ModelWriter(f"{node.name}.")
+    for step in expression.steps:
+        if step.function == "to_bfloat16":
             return []
-        values.append(node.outputs[0] if index == last else f"{node.name}.{index}")
-        arguments = [values[argument] for argument in step.arguments]
-        truth = f"{node.name}.{index}.truth"
-        if step.function in _COMPARISONS:
-            # comparisons return numbers in expressions, but bools in ONNX
-            protos += [helper.make_node(_COMPARISONS[step.function], arguments, [truth]),
-                       helper.make_node("Cast", [truth], [values[-1]], to=TensorProto.FLOAT)]
-        elif step.function == "where":
-            protos += [helper.make_node("Cast", arguments[:1], [truth], to=TensorProto.BOOL),
-                       helper.make_node("Where", [truth, *arguments[1:]], [values[-1]])]
-        elif step.function == "leaky_relu":
-            del constants[numbers[0]]
-            protos.append(helper.make_node("LeakyRelu", arguments, [values[-1]],
-                                           alpha=step.constants[0]))
-        else:
-            protos.append(helper.make_node(_OPERATORS[step.function], [*arguments, *numbers],
-                                           [values[-1]]))
+        values.append(writer.step(step.function, step.constants,
+                                  [values[argument] for argument in step.arguments], "float32"))
+    protos = writer.nodes
+    if not protos or expression.outputs != (len(values) - 1,) or (
+            protos[-1].output[0] != values[-1]):
+        return []
+    protos[-1].output[0] = node.outputs[0]
+    constants.update((constant.name, constant) for constant in writer.constants)
     return protos
 
 
@@ -198,15 +180,6 @@ def _integers(node: Node, part: str, constants: _Constants) -> str:
     constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
     return name
 
-
-_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
-                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
-"""The ONNX operators of comparisons, which return booleans."""
-_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
-              "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
-              "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sin": "Sin",
-              "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf", "clip": "Clip",
-              "leaky_relu": "LeakyRelu"}
 
 _RULES: dict[str, _Rule] = {
     "conv2d": _conv, "gemm": _gemm, "pool": _pool, "reduce": _reduce, "elementwise": _elementwise,

@@ -61,9 +61,10 @@ def test_layers_that_move_numbers(layer: Layer) -> None:
 @pytest.mark.parametrize("name", ["neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sigmoid",
                                   "relu", "leaky_relu", "clip", "sin", "cos", "tan", "atan",
                                   "add", "sub", "mul", "div", "pow", "min", "max", "less", "where",
-                                  "less_equal", "greater", "greater_equal", "equal"])
+                                  "less_equal", "greater", "greater_equal", "equal", "floor",
+                                  "sign", "hard_sigmoid", "fma", "prelu", "and", "not"])
 def test_functions(name: str) -> None:
-    constants = {"leaky_relu": (0.1,), "clip": (0.2, 0.9)}.get(name, ())
+    constants = {"leaky_relu": (0.1,), "clip": (0.2, 0.9), "hard_sigmoid": (0.2, 0.5)}.get(name, ())
     arity, least = FUNCTIONS[name].arity, 0.01 if name in ("log", "sqrt", "div", "pow") else -0.5
     check(network(lambda build, x: build.apply(name, *[build.apply(
         "relu", x), x, build.apply("neg", x)][arity == 1:][:arity], constants=constants)),
@@ -83,7 +84,7 @@ def check(graph: Graph, x: np.ndarray) -> None:
     lambda build, x: build.resize(x, sizes=(1, 4, 12, 10)),
     lambda build, x: build.reduce(x, "sum", (2, 3)), lambda build, x: build.reduce(x, "sum"),
     lambda build, x: build.add("pad", [x], pads=(0,) * 8, mode="reflect", value=0.0),
-    lambda build, x: build.elementwise(apply("floor"), x)])
+    lambda build, x: build.elementwise(apply("to_bfloat16"), x)])
 def test_layers_without_a_form(layer: Layer) -> None:
     with pytest.raises(UnsupportedError, match="net: no ONNX nodes for "):
         to_onnx(network(layer))

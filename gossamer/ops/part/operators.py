@@ -17,7 +17,7 @@ import numpy as np
 
 from gossamer import resampling
 from gossamer.errors import UnsupportedError
-from gossamer.expression import Expression, ExpressionStep
+from gossamer.expression import Expression
 from gossamer.onnx_model import ModelWriter
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -327,20 +327,9 @@ def _reshape(writer: ModelWriter, problem: ReshapeProblem, inputs: Sequence[str]
     return [writer.reshaped(inputs[0], problem.shape)]
 
 
-_SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
-         "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
-         "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
-         "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
-         "clip": "Clip"}
-"""The ONNX operator of each function that has an equivalent. The function's constants become the
-last inputs of the node."""
-_WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
-                    "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
-_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
-                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
-_LOGIC = {"and": "And", "or": "Or", "not": "Not"}
 _OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
-                          *_COMPARISONS, *_LOGIC))
+                          "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
+                          "not"))
 """Functions for which ONNX Runtime and gossamer have the same results on integers."""
 
 Shape = tuple[int, ...]
@@ -373,8 +362,12 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
         elif index in norms:
             names.append(_batch_norm(writer, [names[value] for value in norms[index]],
                                      known[expression.inputs + index][1]))
+        elif step.function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
+            # ONNX Runtime recognises a layer norm only if its squares are Pow nodes
+            names.append(writer.node("Pow", [arguments[0], writer.constant(2, dtype)]))
         else:
-            names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
+            names.append(writer.step(step.function, step.constants, arguments, dtype,
+                                     [known[a] for a in step.arguments]))
     return [names[output] if known[output] == shape else
             writer.node("Expand", [names[output], writer.integers(shape)])
             for output in expression.outputs]
@@ -424,43 +417,6 @@ def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")
     return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)
-
-
-def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
-          shapes: Sequence[Shape], dtype: str) -> str:
-    function = step.function
-    if function == "constant":
-        return writer.constant(step.constants[0], dtype)
-    if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
-        # ONNX Runtime recognises a layer norm only if its squares are Pow nodes
-        return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
-    if function in _SAME:
-        return writer.node(_SAME[function], [*arguments, *(
-            writer.constant(number, dtype) for number in step.constants)])
-    if function in _WITH_ATTRIBUTES:
-        operator, names = _WITH_ATTRIBUTES[function]
-        return writer.node(operator, arguments, **dict(zip(names, step.constants, strict=True)))
-    if function == "fma":
-        x, y, z = (writer.cast(argument, "float64") for argument in arguments)
-        return writer.cast(writer.node("Add", [writer.node("Mul", [x, y]), z]), dtype)
-    if function == "to_float16":
-        return writer.cast(writer.cast(arguments[0], "float16"), dtype)
-    if function == "fmod":
-        return writer.node("Mod", arguments, fmod=1)
-    if function == "prelu":
-        value, slope = arguments
-        if np.broadcast_shapes(*shapes) == shapes[0]:
-            return writer.node("PRelu", [value, slope])
-        negative = writer.node("Less", [value, writer.constant(0, dtype)])
-        return writer.node("Where", [negative, writer.node("Mul", [value, slope]), value])
-    # truth values are numbers in expressions, and booleans in ONNX
-    if function in _COMPARISONS:
-        return writer.cast(writer.node(_COMPARISONS[function], arguments), dtype)
-    if function in _LOGIC:
-        truths = [writer.cast(argument, bool) for argument in arguments]
-        return writer.cast(writer.node(_LOGIC[function], truths), dtype)
-    condition, chosen, other = arguments
-    return writer.node("Where", [writer.cast(condition, bool), chosen, other])
 
 
 OPERATORS: dict[str, Callable[[ModelWriter, Any, Sequence[str], Names], list[str]]] = {
