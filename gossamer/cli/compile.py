@@ -38,7 +38,6 @@ from gossamer.plan.program import Layer
 from gossamer.plan.report.cells import candidate_table, layer_table, plan_table, rejected
 from gossamer.plan.report.html import page
 from gossamer.plan.report.report import Report
-from gossamer.plan.report.zeros import break_even_line
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.tune.tuner import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
@@ -288,8 +287,8 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
     if report.end_to_end_us is not None:
         print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
               + (" (from the cache)" if report.end_to_end_cached else ""))
-    for line in (*report.facts, break_even_line(report.rows)):
-        if line and line not in said:
+    for line in report.facts:
+        if line not in said:
             terminal.print_line(line)
         said.add(line)
     print_notes(report, said)

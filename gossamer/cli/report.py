@@ -63,7 +63,6 @@ def report_dict(report: Any) -> dict[str, Any]:
             "end_to_end_cached": report.end_to_end_cached, "call_us": report.call_us,
             "shares": dict(report.shares),
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
-            "memory": None if report.memory is None else asdict(report.memory),
             "notes": list(report.notes),
             "warnings": list(report.warnings), "plans": list(report.plans),
             "rows": list(report.rows)}

@@ -148,45 +148,36 @@ class Candidate:
         return replace(self, expected_us=None, measured=replace(self.measured, failure=reason))
 
 
-def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Return why a layer uses the candidate `taken` instead of `candidate`.
-
-    why: as in Planned.
-    """
-    return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
+def why_not(candidate: Candidate, taken: Candidate) -> str:
+    """Return why a layer uses the candidate `taken` instead of `candidate`."""
+    return candidate.measured.failure or compared(candidate.cost, taken.cost)
 
 
-def compared(cost: float, taken: float, why: str = "") -> str:
+def compared(cost: float, taken: float) -> str:
     """Return text that compares the times of a rejected and a chosen candidate or plan.
 
     cost: time of the rejected one in microseconds.
     taken: time of the chosen one in microseconds.
-    why: as in Planned.
     """
     text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
         return text
-    if why:
-        return f"{text}, but {why}"
     if taken <= cost * (1 + SLACK):
         return f"{text}: equal within {SLACK:.0%}"
-    return f"{text}, but its formats make other layers slower"
+    return f"{text}, but the plan is no faster with it"
 
 
-def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
-                   why: str = "") -> dict[str, str]:
+def why_not_others(candidates: Iterable[Candidate], taken: Candidate) -> dict[str, str]:
     """Return why the best candidate of each other algorithm was not chosen.
 
     The keys are names of algorithms.
-
-    why: as in Planned.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name
         if name not in best or candidate.cost < best[name].cost:
             best[name] = candidate
-    return {name: why_not(candidate, taken, why) for name, candidate in best.items()
+    return {name: why_not(candidate, taken) for name, candidate in best.items()
             if name != taken.algorithm.name}
 
 

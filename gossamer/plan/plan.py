@@ -251,8 +251,8 @@ class Plan(CallablePlan):
                 raise DeviceError(f"{path}: was made for {name} ({description}): {error}") from None
         opened_device = device if isinstance(device, Device) else find(device)
         with plan_file.checked(path):
-            notices = plan_file.check_device(path, head, opened_device)
-            plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
+            notices = plan_file.check_origin(path, head, opened_device,
+                                             used_algorithms(plain, opened_device))
             plan = cls(graph, opened_device, Policy(
                 strict=strict or head["strict"],
                 threads=head.get("threads", ALL) if threads is None else threads),
@@ -479,11 +479,9 @@ class Plan(CallablePlan):
             except InputError as error:
                 # a profile runs on random inputs; layers that read indices may reject them
                 unprofiled.append(f"the times of single layers are missing: {error}")
-        contexts = self._calls.contexts.all(batch)
         report = replace(
             make_report(planned, self.device, self._timings.get(batch),
-                        self._end_to_end.get(batch),
-                        contexts[0].steps.states if contexts else None),
+                        self._end_to_end.get(batch)),
             call_us=self._call_us.get(batch))
         warnings = [notice for source in (self._choices, self.tuner) if source is not None
                     for notice in source.notices]

@@ -116,16 +116,17 @@ class Policy:
             raise InputError(f"effort {self.effort!r}: {one_of(self.effort, EFFORTS)}")
         if self.precision not in PRECISIONS:
             raise InputError(f"precision {self.precision!r}: {one_of(self.precision, PRECISIONS)}")
-        for field_name, number in (("budget", self.budget_s), ("tolerance", self.tolerance),
-                                   ("sparse_threshold", self.sparse_threshold)):
-            if number is not None and not isinstance(number, numbers.Real):
-                raise InputError(f"{field_name} {quoted(number)}: expected a number")
-        if self.budget_s is not None:
-            if not 0 < self.budget_s < math.inf:
-                raise InputError(f"budget {self.budget_s:g}: expected seconds above 0, such as 10")
-            if self.effort is None:
-                raise InputError("budget: without an effort nothing is measured; pass one, such as "
-                                 "effort='normal'")
+        for name, number, limit, expected in (
+                ("budget", self.budget_s, math.inf, "seconds above 0, such as 10"),
+                ("tolerance", self.tolerance, math.inf,
+                 "a normalised error above 0, such as 1e-3"),
+                ("sparse_threshold", self.sparse_threshold, 1.0,
+                 "a sparsity between 0 and 1, such as 0.6")):
+            if number is not None and not (isinstance(number, numbers.Real) and 0 < number < limit):
+                raise InputError(f"{name} {quoted(number)}: expected {expected}")
+        if self.budget_s is not None and self.effort is None:
+            raise InputError("budget: without an effort nothing is measured; pass one, such as "
+                             "effort='normal'")
         if self.precision != "fp32" and self.effort is None:
             raise InputError(f"precision {self.precision!r} requires an effort, such as "
                              "effort='normal': lower precision is used only for layers where it is "
@@ -136,17 +137,12 @@ class Policy:
                              "or more")
         if self.only is not None and self.only not in (names := _algorithms()):
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
-        for layer, name in self.force.items():
-            if name not in (names := _algorithms()):
+        for layer, algorithm in self.force.items():
+            if algorithm not in (names := _algorithms()):
                 raise InputError(
-                    f"force: {layer!r} cannot use {name!r}: {_no_algorithm(name, names)}")
-        if self.sparse_threshold is not None:
-            if not 0 < self.sparse_threshold < 1:
-                raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "
-                                 "between 0 and 1, such as 0.6")
-            if self.only is not None:
-                raise InputError("only and sparse_threshold are mutually exclusive; give one of "
-                                 "them")
+                    f"force: {layer!r} cannot use {algorithm!r}: {_no_algorithm(algorithm, names)}")
+        if self.sparse_threshold is not None and self.only is not None:
+            raise InputError("only and sparse_threshold are mutually exclusive; give one of them")
         if self.tolerance is not None and self.calibration is None:
             raise InputError("tolerance: needs calibration inputs, on which the error is measured; "
                              "pass calibration")
@@ -190,15 +186,14 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
     and None if the algorithm may compute the problem.
-    policy: decides between the algorithms that can compute the layer; see _wanted().
+    policy: decides between the algorithms that can compute the layer; see allowed_on().
 
     Raises UnsupportedError if no algorithm can compute the layer, and InputError if the policy
     forces an algorithm that cannot compute it.
     """
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
-        able, refused = able_on(layer.problem, layer_device, refusal_reason)
-        able = _wanted(able, layer, policy, refused)
+        able, refused = allowed_on(layer, layer_device, refusal_reason, policy)
         reasons = {**refused, **reasons}
         if able:
             return able, layer_device, reasons
@@ -211,14 +206,13 @@ def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: P
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
-            reasons: dict[str, str]) -> list[Algorithm]:
-    """Return the algorithms that a policy allows for a layer.
+def allowed_on(layer: Layer, device: Device, refusal_reason: Refusal, policy: Policy,
+               algorithms: Iterable[Algorithm] | None = None
+               ) -> tuple[list[Algorithm], dict[str, str]]:
+    """Return the algorithms that a policy allows on a device, and reasons against the others.
 
-    The reasons why the other algorithms are not allowed are added to `reasons`.
-
-    A layer that the policy's `force` names uses only the algorithm that `force` specifies. For all
-    other layers these rules apply in order:
+    A layer that the policy's `force` names uses only the algorithm that `force` specifies, and so
+    does a fusion that covers the layer. For all others these rules apply in order:
     - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
     - The algorithm that `only` names excludes all others.
@@ -227,10 +221,13 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
     skip zeros; any other layer uses dense algorithms. Direct sparse convolution was published with
     this rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
     arXiv 1802.10280, 2018).
-    The first rule always applies. Any other rule is skipped if it would leave no algorithm.
+    The first rule always applies, and so does the last one to fusions, whose layers may be computed
+    alone. Any other rule is skipped if it would leave no algorithm.
 
-    able: the algorithms that can compute the layer.
+    algorithms: as for able_on().
     """
+    able, reasons = able_on(layer.problem, device, refusal_reason, algorithms)
+
     def kept(keep: Callable[[Algorithm], bool], reason: str, *, always: bool = False) -> None:
         nonlocal able
         left = [algorithm for algorithm in able if keep(algorithm)]
@@ -239,11 +236,11 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
                             if algorithm not in left})
             able = left
 
-    if layer.name in policy.force:
-        name = policy.force[layer.name]
-        kept(lambda algorithm: algorithm.name == name, f"{name} is forced", always=True)
-        return able
-    kept(lambda algorithm: is_asked_for(algorithm, policy),
+    if forced := {policy.force[name] for name in layer.computes if name in policy.force}:
+        kept(lambda algorithm: {algorithm.name} == forced,
+             f"{' and '.join(sorted(forced))} is forced", always=True)
+        return able, reasons
+    kept(lambda algorithm: not algorithm.by_name_only or algorithm.name == policy.only,
          "is used only with only={!r}", always=True)
     if not policy.vendors:
         kept(lambda algorithm: not algorithm.vendor, "vendors' libraries are excluded")
@@ -251,19 +248,12 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
     kept(lambda algorithm: isinstance(algorithm, ZeroWeights),
          "all weights are zero")
     if policy.sparse_threshold is not None and layer.density is not None:
-        above = is_above(1 - layer.density, policy.sparse_threshold)
+        # in floating point, 1 - 0.7 is a little more than 0.3
+        above = round(1 - layer.density, 12) > policy.sparse_threshold
         kept(lambda algorithm: algorithm.dense != above,
              f"sparsity {1 - layer.density:.4g} is {'above' if above else 'not above'} the "
-             f"threshold {policy.sparse_threshold:g}")
-    return able
-
-
-def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Return whether a policy allows an algorithm at all.
-
-    An algorithm with by_name_only is allowed only if the policy's `only` names it.
-    """
-    return not algorithm.by_name_only or algorithm.name == policy.only
+             f"threshold {policy.sparse_threshold:g}", always=bool(layer.covers))
+    return able, reasons
 
 
 def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
@@ -282,19 +272,3 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
         else:
             reasons[algorithm.name] = reason
     return able, reasons
-
-
-def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
-    """Return why `force` excludes an algorithm from a fusion.
-
-    An algorithm is excluded if `force` names another algorithm for a layer of the fusion. "" if
-    `force` allows the algorithm.
-    """
-    return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
-                 if policy.force.get(name, algorithm.name) != algorithm.name), "")
-
-
-def is_above(sparsity: float, threshold: float) -> bool:
-    """Return whether a sparsity is above the threshold."""
-    # in floating point, 1 - 0.7 is a little more than 0.3
-    return round(sparsity, 12) > threshold

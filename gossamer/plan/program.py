@@ -7,14 +7,13 @@ compiling its kernels.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -27,6 +26,9 @@ from gossamer.ops.lru_cache import digest
 from gossamer.ops.weights import Pack, Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
+
+if TYPE_CHECKING:
+    from gossamer.plan.tune.rows import MeasuredLayer
 
 _DIGITS = 16
 """Number of hexadecimal digits in a digest of constants."""
@@ -92,28 +94,6 @@ class Layer:
     def weights_on(self, device: Device) -> Weights:
         """Return the layer's weights, to be packed for a device."""
         return self.store.of(self.name, self.weights, device, self.covers)
-
-
-@dataclass
-class MeasuredLayer:
-    """A layer or fusion with its measured candidates.
-
-    algorithms: the algorithms that may compute the layer.
-    device: the device on which they may compute it.
-    candidates: all measured candidates.
-    reasons: for each algorithm without a candidate, the reason why it has none.
-    """
-
-    layer: Layer
-    algorithms: Sequence[Algorithm]
-    device: Device
-    candidates: list[Candidate] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def least_cost(self) -> float:
-        """Time of the fastest candidate; infinite if no candidate can be used."""
-        return min((candidate.cost for candidate in self.candidates), default=math.inf)
 
 
 @dataclass

@@ -25,8 +25,9 @@ from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, MeasuredLayer, Program
+from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.rows import MeasuredLayer
 from gossamer.plan.tune.tuner import Promising, Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model

@@ -25,8 +25,8 @@ from gossamer.plan.choose.plan_assignment import (
 )
 from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
-from gossamer.plan.program import Layer, MeasuredLayer, Program
-from gossamer.plan.tune.rows import usable
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.tune.rows import MeasuredLayer, usable
 from gossamer.tensor import Format, default_format, memory_format
 
 LAYER_BY_LAYER = "layer by layer"
@@ -75,27 +75,23 @@ class Assigner:
         """All layers and fusions with their measured candidates."""
         return [node for node in self._table.nodes if not node.layer.is_reshape]
 
-    def _promising(self) -> list[tuple[Layer, Candidate]]:
+    def _promising(self) -> list[tuple[MeasuredLayer, Candidate]]:
         """Return the cheapest assignment's candidates with their layers.
 
         If a candidate has no measured time yet, its estimated time is used.
         """
         self._table.refresh()
         try:
-            taken = self.assigned(self._asked_for).taken
+            return self.assigned(self._asked_for).taken
         except GossamerError:
             return []  # a layer has no candidate that may work
-        return [(node.layer, candidate) for node, candidate in taken]
 
-    def program(self, assigned: Assigned, why: str = "") -> Program:
-        """Return the program of an assignment.
-
-        why: as in Planned.
-        """
+    def program(self, assigned: Assigned) -> Program:
+        """Return the program of an assignment."""
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
-                                 forced=self._only, why=why)
-        chosen = {node.layer.name: _choice(node, candidate, reasons.get(node.layer.name, {}), why)
+                                 forced=self._only)
+        chosen = {node.layer.name: _choice(node, candidate, reasons.get(node.layer.name, {}))
                   for node, candidate in assigned.taken}
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
@@ -233,10 +229,10 @@ class Assigner:
         return formats
 
 
-def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
+def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str]
             ) -> LayerChoice:
     """Return the choice of a candidate, with the reasons why other algorithms were rejected."""
-    rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
+    rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
@@ -268,7 +264,7 @@ def whole(node: MeasuredLayer, candidate: Candidate) -> bool:
 
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
-                   forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
+                   forced: str | None = None) -> dict[str, dict[str, str]]:
     """Return each step's reasons for fused or unfused computation.
 
     The key of a step is the name of its layer or fusion; the key of a reason is the name of an
@@ -279,7 +275,6 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     measured: all layers and fusions.
     taken: the candidate of each step, by the name of the step's layer or fusion.
     forced: name of the algorithm that the user forces.
-    why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
     step_of = {layer: step for step in taken for layer in known[step].layer.computes}
@@ -291,7 +286,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
                 f"{forced} is forced" if taken[name].algorithm.name == forced else
                 "some layer has no working candidate" if math.isinf(
                     unfused_us := sum(known[layer].least_cost for layer in covers)) else
-                compared(unfused_us, taken[name].cost, why))
+                compared(unfused_us, taken[name].cost))
         elif covers:
             row, steps = reasons[step_of[covers[0]]], {step_of[layer]: None for layer in covers}
             fused = next((step for step in steps if known[step].layer.covers), None)
@@ -301,7 +296,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
             # the fastest candidate of an algorithm comes last: its reason replaces the others
             for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
                 row[candidate.algorithm.name] = candidate.measured.failure or f"{name}: " + (
-                    compared(candidate.cost, alone_us, why) if fused is None
+                    compared(candidate.cost, alone_us) if fused is None
                     else f"its layers are computed in {fused}")
             row.pop(taken[step_of[covers[0]]].algorithm.name, None)
     return reasons

@@ -37,9 +37,6 @@ class Calibration:
 
     def __init__(self, graph: Graph, inputs: Sequence[np.ndarray],
                  tolerance: float | None = None) -> None:
-        if tolerance is not None and not 0 < tolerance < math.inf:
-            raise InputError(f"tolerance {tolerance}: expected a normalised error above 0, such "
-                             "as 1e-3")
         self.images = batch_of(as_called(graph), inputs)
         if not self.images:
             raise InputError("the calibration inputs contain no image")

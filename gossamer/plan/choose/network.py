@@ -71,8 +71,7 @@ class Network:
         decide, reshapes: as in ProgramBuilder.
         fusions: the fusions that are computed in one step.
         """
-        builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
-                                 self.names)
+        builder = ProgramBuilder(self, decide, reshapes)
         for layer in with_fusions(self.layers, fusions):
             builder.add(layer)
         return keep_in_place(builder.finish(self.outputs), device)
@@ -96,28 +95,23 @@ class LayerChoice:
 class ProgramBuilder:
     """Builds a program layer by layer.
 
-    inputs: specs of the network's inputs by the names of the values that hold the callers' arrays.
     decide: a function of this builder and a layer that returns the choice for the layer.
     reshapes: formats in which reshapes read their inputs, by the names of the layers; for other
     reshapes _kept() returns the format.
-    names: as in Network.
     """
 
-    def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
-                 constants: Mapping[str, np.ndarray],
-                 decide: Callable[[ProgramBuilder, Layer], LayerChoice],
-                 reshapes: Mapping[str, Format] | None = None,
-                 names: Mapping[str, str] | None = None) -> None:
-        self.program = Program(batch, [], {}, {}, dict(constants), {}, {},
+    def __init__(self, network: Network, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
+                 reshapes: Mapping[str, Format] | None = None) -> None:
+        self.program = Program(network.batch, [], {}, {}, dict(network.constants), {}, {},
                                reshapes=dict(reshapes or {}))
         self.specs = self.program.specs
         self.copies: dict[tuple[str, TensorSpec], str] = {}
         self._decide = decide
         self._facts: dict[str, ValueFacts] = {}
-        for name, spec in inputs.items():
+        for name, spec in network.inputs.items():
             self.specs[name] = spec
-            self.program.inputs[(names or {}).get(name, name)] = name
-        for name, array in constants.items():
+            self.program.inputs[network.names.get(name, name)] = name
+        for name, array in network.constants.items():
             self.specs[name] = default_spec(array.shape, str(array.dtype))
 
     def add(self, layer: Layer) -> None:

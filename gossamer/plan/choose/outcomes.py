@@ -75,14 +75,10 @@ class Planned:
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None if it was not measured.
-    why: text for reports that says why layers take slower candidates than in the cheapest
-    assignment; "" if the program is that of the cheapest assignment.
     plans: the comparison with baseline plans; empty if no plans were compared. Each plan has a dict
     with the keys plan, median_us, p25_us, p75_us, outcome, is_taken and is_equal (whether the plan
     is as fast as the plan taken, within noise). The first dict is about the plan of the cheapest
     assignment.
-    is_stored: whether the choices were restored from another plan. The times of that plan are not
-    known.
     """
 
     program: Program
@@ -91,8 +87,6 @@ class Planned:
     accuracy: Accuracy | None = None
     notes: tuple[str, ...] = ()
     end_to_end: EndToEnd | None = None
-    why: str = ""
     plans: Sequence[dict[str, Any]] = ()
-    is_stored: bool = False
 
 

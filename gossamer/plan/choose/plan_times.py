@@ -39,23 +39,18 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
     """Return the time of each of a network's programs; equal programs are timed once.
 
     If the cache has the times of all programs, these times are returned. If not, all programs are
-    timed together, with their samples interleaved, and the times are stored. If every program
-    without a stored time fails to run, the other programs keep their stored times.
+    timed together, with their samples interleaved, and the times are stored.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
     known = {key: EndToEnd(timing, cached=True) for key in distinct
              if (timing := tuner.cache.get_plan(key)) is not None}
-    missing = {key: program for key, program in distinct.items() if key not in known}
-    if missing:
+    if len(known) < len(distinct):
         note(f"{graph.name} as a whole: {len(distinct)} plans")
-        fresh = _timed_together(graph, {**missing, **distinct}, missing, device,
-                                tuner.limits.samples)
+        known = _timed_together(graph, distinct, device, tuner.limits.samples)
         tuner.cache.put_plans({key: (f"{graph.name}, batch {distinct[key].batch}", timed.timing)
-                               for key, timed in fresh.items() if timed.timing is not None})
-        known.update((key, timed) for key, timed in fresh.items()
-                     if timed.timing is not None or key in missing)
-        if any(timed.failure for timed in fresh.values()):
+                               for key, timed in known.items() if timed.timing is not None})
+        if any(timed.failure for timed in known.values()):
             # the frames of an error's traceback refer to device memory, and only the garbage
             # collector frees them, because they are in reference cycles
             gc.collect()
@@ -83,18 +78,15 @@ def program_key(program: Program, device: Device) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, repeats: int) -> dict[str, EndToEnd]:
+def _timed_together(graph: Graph, programs: Mapping[str, Program], device: Device,
+                    repeats: int) -> dict[str, EndToEnd]:
     """Return the times of programs, or the reasons why they do not run.
 
-    A program does not run if the programs before it leave too little memory for it. Programs whose
-    times are missing come first. If all of these fail to run, no other program is timed.
+    A program does not run if the programs before it leave too little memory for it.
     """
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
-        if key not in missing and not tasks:
-            break
         try:
             tasks[key] = Context(graph, program, device).ready()
             device.synchronize()

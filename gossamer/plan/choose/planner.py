@@ -7,7 +7,7 @@ algorithm that supports it (see FirstChoices).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,32 +16,19 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, closest
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.ops.fused.problem import PartProblem
-from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
+from gossamer.plan.choose.first_choices import FirstChoices
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.fusion import (
-    find_fusions,
-    find_parts,
-    is_part,
-    may_have_parts,
-    recognising,
-)
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.lower.state import given_inputs
 from gossamer.plan.policy import (
     ANY,
     Policy,
-    able_on,
-    eligibility,
-    forced_otherwise,
 )
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.space import Space
 from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
@@ -83,24 +70,16 @@ class Planner:
     def planned(self, batch: int) -> Planned:
         """Return the program of a batch size.
 
-        Measurements are written to disk, even if an error or Ctrl-C ends the search. Raises
-        InputError if the calibration inputs do not fit the batch size.
+        Raises InputError if the calibration inputs do not fit the batch size.
         """
-        if self._tuner is None:
-            return self._plan(batch)
-        self._tuner.start()
-        try:
-            return self._plan(batch)
-        finally:
-            self._tuner.flush()
-
-    def _plan(self, batch: int) -> Planned:
+        if self._tuner is not None:
+            self._tuner.start()
         if self._calibration is not None:
             self._calibration.check(batch)
         network = self.network(batch)
         if self._choices is not None:
             program, notes = self._choices.program(network, self._device)
-            return Planned(program, notes=tuple(notes), is_stored=True)
+            return Planned(program, notes=tuple(notes))
 
         _check_forced(network.layers, self._policy)
         planned = self._chosen(network)
@@ -187,117 +166,3 @@ def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
     if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
         return spec
     return TensorSpec(spec.shape, policy.boundary)
-
-
-class FirstChoices:
-    """Choices for a network without measurements.
-
-    Each layer takes the first algorithm that supports the problem, in the algorithm's first config.
-    If a layer has packed inputs, algorithms that read these inputs without conversion are
-    preferred. The formats are those for which the fewest bytes of inputs must be converted; among
-    these, packed outputs are preferred. On devices that compile kernels, algorithms on packed bits
-    come first: in a network whose values are all packed, they take a small fraction of the time of
-    other algorithms. A layer that no algorithm of the device supports runs on the host.
-
-    fusions: the fusions that the policy's `only` forces; if it forces none, the parts (see
-    fusion.py) that a library for whole networks computes. All other layers are computed unfused.
-    """
-
-    def __init__(self, network: Network, device: Device, policy: Policy) -> None:
-        self._network = network
-        self._device = device
-        self._policy = policy
-        self._space = Space.unmeasured(policy.threads)
-        layers, may_be_forced = network.layers, not policy.unfused and policy.only is not None
-        fusions = find_fusions(layers, network.outputs) if may_be_forced else []
-        self._forced = self._forced_algorithms(fusions)
-        self.fusions = [fusion for fusion in fusions if fusion.name in self._forced]
-        if not self.fusions:
-            self.fusions = self._parts(layers)
-
-    def program(self) -> Program:
-        """Return the program.
-
-        Raises UnsupportedError if the host cannot compute a layer either.
-        """
-        return self._network.program(self._device, self.choice, self.fusions)
-
-    def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return the parts that a library for whole networks computes.
-
-        Layers whose algorithm the policy decides are left out. Layers whose weights are all zero
-        are left out too, because gossamer computes only their epilogues. If `only` names an
-        algorithm for parts, no layers are left out except those listed in the policy's `force`.
-        """
-        if not may_have_parts(self._policy):
-            return []
-        if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
-            return find_parts(layers, self._network.outputs, self._device, self._policy.force)
-        left_out = [layer.name for layer in layers if layer.density == 0]
-        if self._policy.only is not None:
-            left_out += [layer.name for layer in layers if not layer.is_reshape
-                         and self._policy.only in {each.name for each in self._able(layer)[0]}]
-        return find_parts(layers, self._network.outputs, self._device,
-                          [*left_out, *self._policy.force])
-
-    def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Return the choice for a layer or fusion.
-
-        The builder already has the layer's inputs.
-        """
-        able, layer_device, reasons = self._able(layer)
-        packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
-
-        def order(option: tuple[int, Variant]) -> tuple[bool, int, int, bool]:
-            place, variant = option
-            inputs = list(zip(layer.inputs, variant.inputs, strict=True))
-            unpacks = not all(builder.specs[name].same_memory(spec) for name, spec in inputs
-                              if name in packed)
-            converted = sum(spec.nbytes for name, spec in inputs if not builder.has(name, spec))
-            return unpacks, place, converted, not any(
-                spec.format.is_packed and name not in self._network.outputs
-                for name, spec in zip(layer.outputs, variant.outputs, strict=True))
-
-        place, variant = min(((place, variant) for place, algorithm in enumerate(able)
-                              for variant in self._space.within_effort(
-                                  algorithm, layer.problem, layer_device)), key=order)
-        reasons |= {other.name: f"comes after {able[place].name}" for other in able
-                    if layer_device is self._device and other is not able[place]}
-        return LayerChoice(able[place], variant, layer_device, reasons)
-
-    def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
-        """Return the algorithms that may compute a layer, in order, and their device.
-
-        The third result gives, by algorithm name, the reason why an algorithm may not compute the
-        layer.
-        """
-        if layer.name in self._forced:
-            algorithm, reasons = self._forced[layer.name]
-            return [algorithm], self._device, dict(reasons)
-        if is_part(layer):
-            return list(recognising(layer)), self._device, {}
-        able, layer_device, reasons = eligibility(
-            layer, self._device, self._space.refusal_reason, self._policy)
-        if layer_device.compiles:
-            able.sort(key=lambda algorithm: not algorithm.exact)
-        return able, layer_device, dict(reasons)
-
-    def _forced_algorithms(self, fusions: Sequence[Layer]
-                           ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
-        """Return the algorithms that `only` forces, by fusion name.
-
-        Each algorithm comes with the reasons why other algorithms cannot compute the fusion. The
-        fusions that the algorithm can compute are taken in the order of the network. A fusion that
-        shares a layer with an earlier one is left out.
-        """
-        forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
-        covered: set[str] = set()
-        for fusion in fusions:
-            able, reasons = able_on(fusion.problem, self._device, self._space.refusal_reason,
-                                    recognising(fusion))
-            for algorithm in able:
-                if (algorithm.name == self._policy.only and covered.isdisjoint(fusion.covers)
-                        and not forced_otherwise(fusion, algorithm, self._policy)):
-                    forced[fusion.name] = algorithm, reasons
-                    covered.update(fusion.covers)
-        return forced

@@ -45,38 +45,30 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     assert assigner is not None and cheapest is not None
     if not cheapest.cost_us:
         return chosen  # an empty batch
-    programs = {MEASURED: (chosen.program, cheapest)}
+    programs = {MEASURED: chosen.program}
     failures: dict[str, EndToEnd] = {}
     found = [cheapest]
     for plan, restriction in _restrictions(assigner, cheapest).items():
         try:
             assigned = assigner.checked(restriction, excluded=[] if restriction else found)
             found.append(assigned)
-            programs[plan] = accurate(assigner.program(assigned)), assigned
+            programs[plan] = accurate(assigner.program(assigned))
         except DeviceLostError:
             raise
         except (GossamerError, ValueError) as error:
             if restriction is None and isinstance(error, UnsupportedError):
                 continue  # there is no further assignment
             failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
-    keys = {plan: program_key(program, device) for plan, (program, _) in programs.items()}
+    keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return chosen
     times = dict(zip(programs, end_to_end(
-        graph, [program for program, _ in programs.values()], device, tuner, note), strict=True))
-    taken = _fastest({plan: program for plan, (program, _) in programs.items()}, times)
+        graph, list(programs.values()), device, tuner, note), strict=True))
+    taken = _fastest(programs, times)
     first = {key: plan for plan, key in reversed(keys.items())}
     rows = [_row(plan, time, times, taken, first.get(keys.get(plan, ""), plan))
             for plan, time in {**times, **failures}.items()]
-    compared = replace(chosen, end_to_end=times[taken], plans=rows)
-    if taken == MEASURED:
-        return compared
-    why = f"the plan of the {taken} " + (
-        "runs, and the measured choice does not" if times[MEASURED].failure
-        else "is faster as a whole" if is_clearly_faster(times[taken], times[MEASURED])
-        else "computes the network as one part, and the measured choice is as fast within noise")
-    # the same program again, with the reason in its layers
-    return replace(compared, program=assigner.program(programs[taken][1], why), why=why)
+    return replace(chosen, program=programs[taken], end_to_end=times[taken], plans=rows)
 
 
 def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:

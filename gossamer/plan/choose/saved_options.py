@@ -15,14 +15,13 @@ from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import candidate_key
+from gossamer.plan.choose.first_choices import FirstChoices
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.fusion import find_fusions, part_of
-from gossamer.plan.policy import eligibility
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
 from gossamer.plan.tune.rows import timed_problem
-from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]
@@ -111,6 +110,7 @@ class StoredChoices:
         stored = self.plain[str(nearest)]
         choices = {(step["layer"], step["inserted"]): step for step in stored["steps"]}
         unfit: list[str] = []
+        first = FirstChoices(network, device)
         fusions = [fusion for fusion in (*find_fusions(layers, outputs),
                                          *_parts(choices.values(), layers, outputs))
                    if (step := choices.get((fusion.name, False))) is not None
@@ -128,7 +128,7 @@ class StoredChoices:
                                  f"as planned: {restored}; {again(self.path, device.name)}")
             if not layer.inserted:
                 unfit.append(layer.name)
-            return _first(layer, device, step["algorithm"] if step else "")
+            return first.choice(builder, layer, step["algorithm"] if step else "")
 
         if planned:
             return network.program(device, decide, fusions, {
@@ -204,16 +204,3 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Devic
         config, stored_config = map(without_threads, (config, stored_config))
     return (name, config, *map(list, layouts), precision) == (
         step["algorithm"], stored_config, step["inputs"], step["outputs"], step["precision"])
-
-
-def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
-    """Return the choice of the preferred algorithm's first variant.
-
-    If the preferred algorithm does not support the layer, the first algorithm that does is taken.
-    If no algorithm of the device supports the layer, the layer runs on the host.
-    """
-    space = Space.unmeasured()
-    able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)
-    algorithm = min(able, key=lambda algorithm: algorithm.name != preferred)
-    variant = space.within_effort(algorithm, layer.problem, layer_device)[0]
-    return LayerChoice(algorithm, variant, layer_device, reasons)

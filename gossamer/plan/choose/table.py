@@ -24,13 +24,12 @@ from gossamer.plan.in_place import is_likely_in_place
 from gossamer.plan.policy import (
     Policy,
     able_on,
+    allowed_on,
     eligibility,
-    forced_otherwise,
-    is_above,
-    is_asked_for,
 )
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
+from gossamer.plan.tune.rows import MeasuredLayer
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
@@ -195,27 +194,9 @@ class Table:
 
         The reasons why other algorithms that recognise the fusion may not compute it are included.
         """
-        policy, refusal = self.policy, self.tuner.space.refusal_reason
-        layers = [self.layers[name] for name in fusion.covers]
-        taken_alone = policy.only is not None and any(
-            policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self.device, refusal)[0]}
-            for layer in layers if not layer.is_reshape)
-        able, reasons = able_on(fusion.problem, self.device, refusal, recognising(fusion))
-        above = set() if policy.sparse_threshold is None else {
-            is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
-            if layer.density is not None}
-        for algorithm in able:
-            if not is_asked_for(algorithm, policy):
-                reasons[algorithm.name] = "is used only if `only` names it"
-            elif taken_alone and algorithm.name != policy.only:
-                reasons[algorithm.name] = f"{policy.only} is forced"
-            elif other := forced_otherwise(fusion, algorithm, policy):
-                reasons[algorithm.name] = other
-            elif above - {not algorithm.dense}:
-                reasons[algorithm.name] = f"excluded by the threshold {policy.sparse_threshold:g}"
-        return MeasuredLayer(fusion, [each for each in able if each.name not in reasons],
-                             self.device, reasons=reasons)
+        able, reasons = allowed_on(fusion, self.device, self.tuner.space.refusal_reason,
+                                   self.policy, recognising(fusion))
+        return MeasuredLayer(fusion, able, self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates, and mark those that are too imprecise as excluded.

@@ -1,18 +1,18 @@
-"""The layers on bits (-1, 1), on trits (-1, 0, 1) and on floats: reasons and memory use."""
+"""The layers on bits (-1, 1), on trits (-1, 0, 1) and on floats: and why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gossamer.ops.algorithm import Problem, State
+from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.binary.layer import binary_form, inputs_are_signs, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.program import Program, Step
+from gossamer.plan.program import Step
 
 FLOATS = "floats"
 
@@ -103,77 +103,7 @@ def _convolutions(problem: Problem) -> list[Conv2dProblem]:
     return [part for part in found if isinstance(part, Conv2dProblem)]
 
 
-@dataclass(frozen=True)
-class MemoryUse:
-    """Bytes that a program's layers store and write.
-
-    packed_weights: the constants of layers on bits, including padding to whole words.
-    packed_weights_fp32: the weights of these layers in float32.
-    float_weights: the constants of other layers.
-    packed_activations: packed values that steps write, including padding to whole words.
-    packed_activations_fp32: the same values in float32.
-    float_activations: all other values that steps write, including conversions.
-    total_fp32: all weights, and all values that the network's layers write, in float32.
-    """
-
-    packed_weights: int
-    packed_weights_fp32: int
-    float_weights: int
-    packed_activations: int
-    packed_activations_fp32: int
-    float_activations: int
-    total_fp32: int
-
-    @property
-    def total(self) -> int:
-        """Total size in bytes."""
-        return (self.packed_weights + self.float_weights + self.packed_activations
-                + self.float_activations)
-
-    def __str__(self) -> str:
-        return (f"packed weights {_mega(self.packed_weights)} MB "
-                f"({_mega(self.packed_weights_fp32)} in fp32), packed activations "
-                f"{_mega(self.packed_activations)} ({_mega(self.packed_activations_fp32)}), float "
-                f"weights {_mega(self.float_weights)}, float activations "
-                f"{_mega(self.float_activations)}: total {_mega(self.total)} MB "
-                f"({_mega(self.total_fp32)} in fp32, {_mega(self.total_fp32 / 2)} in fp16)")
-
-
-def memory_use(program: Program, states: Sequence[State]) -> MemoryUse | None:
-    """Return the memory of a program's layers; None if no layer is on bits.
-
-    Every value that a step writes counts in full, even if values with disjoint lifetimes share
-    memory. If a step works in place, its value counts once: for the step that computed the value.
-
-    states: the prepared state of each step, with its packed weights.
-    """
-    if not any(computes_on_bits(step) for step in program.steps):
-        return None
-    use = dict.fromkeys(MemoryUse.__dataclass_fields__, 0)
-    for step, state in zip(program.steps, states, strict=True):
-        plain = sum(4 * array.size for name, array in step.layer.weights.items()
-                    if name.endswith("weight"))
-        # a step without packed forms uses the network's arrays unchanged
-        kept = sum(each.nbytes for each in state.packed or step.layer.weights.values())
-        on_bits = computes_on_bits(step)
-        use["packed_weights" if on_bits else "float_weights"] += kept
-        use["packed_weights_fp32"] += plain if on_bits else 0
-        use["total_fp32"] += plain
-        for spec in step.variant.outputs:
-            use["total_fp32"] += 0 if step.layer.inserted else 4 * spec.size
-            if not step.in_place and spec.format.is_packed:
-                use["packed_activations"] += spec.nbytes
-                use["packed_activations_fp32"] += 4 * spec.size
-            elif not step.in_place:
-                use["float_activations"] += spec.nbytes
-    return MemoryUse(**use)
-
-
 def computes_on_bits(step: Step) -> bool:
     """Return whether a step is computed on bits or trits."""
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return form is not None and form.form != FLOATS
-
-
-def _mega(count: float) -> str:
-    return f"{count / 1e6:.3g}"

@@ -14,9 +14,8 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY
 from gossamer.plan.report import cells
 from gossamer.plan.report.report import Report
-from gossamer.plan.report.zeros import break_even_line
 
-_NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error"}
+_NUMBERS = {"time", "spread", "error"}
 """Keys of numeric columns."""
 _STYLE = Path(__file__).with_name("page.css")
 """The style sheet that is embedded in the page."""
@@ -48,21 +47,19 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
-    lines = [*report.facts, break_even_line(report.rows),
-             *(note for note in report.notes if note not in report.warnings)]
+    lines = [*report.facts, *(note for note in report.notes if note not in report.warnings)]
     return "\n".join([
         f"<h2>batch {report.batch}</h2>", *_headline(report),
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
           for warning in report.warnings),
         *(["<h3>Plans, end to end</h3>", table(*cells.plan_table(report.plans))]
           if report.plans else []),
-        *(paragraph(line) for line in lines if line),
+        *map(paragraph, lines),
         "<h3>Layers</h3>",
         '<p class="legend"><span class="taken"></span>the chosen algorithm '
         '<span class="other"></span>the best dense algorithm, if it is a different one</p>',
         paragraph("Each bar is a layer's time. Open a layer to see why its algorithm was chosen."),
-        *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
-        "<h3>All numbers</h3>", _all_numbers(report)])
+        *(_layer(row, longest) for row in report.rows)])
 
 
 def _headline(report: Report) -> list[str]:
@@ -75,27 +72,12 @@ def _headline(report: Report) -> list[str]:
               for number, meaning in tiles), "</div>"]
 
 
-def _all_numbers(report: Report) -> str:
-    """Return the table with a row for each layer.
-
-    The layer's name is a link to the reasons for its algorithm.
-    """
-    headings, rows = cells.layer_table(report.rows)
-    del headings["share"]
-    links = [f'<a href="#{_anchor(report, index)}">{escape(row["layer"])}</a>'
-             for index, row in enumerate(rows)]
-    return table(headings, rows, links=links)
-
-
-def _anchor(report: Report, index: int) -> str:
-    """Return the HTML id of a layer's reasons."""
-    return f"batch-{report.batch}-layer-{index}"
-
-
-def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
+def _layer(row: Mapping[str, Any], longest: float) -> str:
     """Return a layer's bars, in an element that opens to show its candidates."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = "" if row["density"] is None else f", density {share_text(row['density'])}"
+    if row.get("break_even") is not None:
+        density += f", zeros win below {share_text(row['break_even'])}"
     bars = _bar(cells.with_precision(row), median, longest, True, density)
     if dense is not None and dense != median:
         speedup = row.get("speedup")
@@ -105,9 +87,9 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
         bars += f"<div>{escape(row['speedup_reason'])}</div>"
     name = f'<span class="name">{escape(row["layer"])}</span> {escape(row["problem"])}'
     if not (row.get("candidates") or row["rejected"]):
-        return f'<div class="row" id="{anchor}">{name}{bars}</div>'
-    return "\n".join([f'<details class="row"><summary>{name}{bars}</summary>',
-                      f'<div id="{anchor}">', _candidates(row), "</div></details>"])
+        return f'<div class="row">{name}{bars}</div>'
+    return "\n".join([f'<details class="row"><summary>{name}{bars}</summary>', _candidates(row),
+                      "</details>"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
@@ -159,8 +141,7 @@ def escape(text: str) -> str:
     return html.escape(one_line(text))
 
 
-def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
-          links: Sequence[str] = ()) -> str:
+def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> str:
     """Return an HTML table.
 
     The row of the candidate or plan that was taken is highlighted.
@@ -168,19 +149,14 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
     On a narrow screen, which has no room for the headings, each cell shows its column's name.
 
     headings: the headings by the keys of the columns.
-    links: HTML that replaces the text in the first cell of each row.
     """
     styles = {key: ' class="number"' if key in _NUMBERS else
               ' class="whole"' if key == "algorithm" else "" for key in headings}
     lines = ["<table>", "<thead><tr>" + "".join(map("<th>{}</th>".format, headings.values()))
              + "</tr></thead>", "<tbody>"]
-    for index, row in enumerate(rows):
-        texts = {key: escape(row.get(key, "")) for key in headings}
-        if links:
-            texts[next(iter(headings))] = links[index]
-        lines.append(f'<tr{" class=taken" if row.get("is_taken") else ""}>' + "".join(
-            f'<td data-name="{headings[key]}"{styles[key]}>{text}</td>'
-            for key, text in texts.items()) + "</tr>")
+    lines += [f'<tr{" class=taken" if row.get("is_taken") else ""}>' + "".join(
+        f'<td data-name="{heading}"{styles[key]}>{escape(row.get(key, ""))}</td>'
+        for key, heading in headings.items()) + "</tr>" for row in rows]
     return "\n".join([*lines, "</tbody></table>"])
 
 

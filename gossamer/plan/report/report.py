@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,13 +12,12 @@ from gossamer.device.native import processor as native
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.plan.candidate import Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import zeros
-from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
+from gossamer.plan.report.bits import LayerForm, form_of, forms_line
 from gossamer.plan.report.cells import Table, layer_table
 from gossamer.plan.report.part_notes import run_notes
 
@@ -50,7 +48,6 @@ class Report:
     - For a profiled step: share, and median_us, p25_us and p75_us of the profile instead of the
     tuner's. speedup is then None, and so is best_dense_us unless the row is a layer of a part.
     - For a layer of a part: best_dense_us and the candidates that compute the layer by itself.
-    best_dense_us also takes into account the library's time for the layer, if it was profiled.
 
     notes: sentences for the user.
     warnings: those notes that are about unexpected conditions, such as layers on the host, times
@@ -74,9 +71,6 @@ class Report:
     call_us: microseconds of a call with NumPy arrays by the host's clock, if the plan was profiled.
 
     accuracy: the error on the calibration inputs, if the plan was compared with float64.
-
-    memory: the memory of weights and activations, if layers are computed on bits and the plan has
-    been called.
     """
 
     device: str
@@ -90,7 +84,6 @@ class Report:
     shares: dict[str, float] = field(default_factory=dict)
     call_us: float | None = None
     accuracy: Accuracy | None = None
-    memory: MemoryUse | None = None
 
     @property
     def zeros_line(self) -> str:
@@ -202,13 +195,12 @@ class Report:
 
     @property
     def facts(self) -> list[str]:
-        """Sentences on times, zeros, bits and memory.
+        """Sentences on times, zeros and bits.
 
         Only what is known is included.
         """
-        memory_line = "" if self.memory is None else f"memory: {self.memory}"
         return [line for line in (self.shares_line, self.call_line, *self.zeros_lines,
-                                  self.forms_line, memory_line) if line]
+                                  self.forms_line) if line]
 
     @property
     def lines(self) -> list[str]:
@@ -228,20 +220,14 @@ class Report:
 
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
-                end_to_end: EndToEnd | None = None,
-                states: Sequence[State] | None = None) -> Report:
+                end_to_end: EndToEnd | None = None) -> Report:
     """Return the report of a program.
 
     timings: the times of the program's steps, if they were profiled.
     end_to_end: the time of one execution.
-    states: the prepared state of each step, if the steps were prepared.
     """
     program, accuracy = planned.program, planned.accuracy
-    rows = _rows(program, planned.why, timings)
-    if planned.is_stored:
-        for row in rows:
-            if row["zeros_reason"] == zeros.NOT_MEASURED:
-                row["zeros_reason"] = zeros.NOT_KEPT
+    rows = _rows(program)
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for step, row, timing in zip(program.shown, rows, timings, strict=True):
@@ -259,8 +245,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
              *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
-                    plans=list(planned.plans), accuracy=accuracy,
-                    memory=None if states is None else memory_use(program, states))
+                    plans=list(planned.plans), accuracy=accuracy)
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us
@@ -285,20 +270,14 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _rows(program: Program, why: str, timings: Sequence[Timing] | None) -> list[dict[str, Any]]:
-    rows = []
-    known = {node.layer.name: node.candidates for node in program.measured}
-    for shown, timing in zip(program.shown, timings or itertools.repeat(None), strict=False):
-        library_us = math.inf
-        if shown.part:
-            # the candidates that compute the layer alone
-            shown = replace(shown, candidates=known.get(shown.layer.name, ()))
-            library_us = math.inf if timing is None else timing.median_us
-        rows.append(_row(shown, why, library_us))
-    return rows
+def _rows(program: Program) -> list[dict[str, Any]]:
+    # the candidates of a part's layer are those that compute the layer alone
+    alone = {node.layer.name: node.candidates for node in program.measured}
+    return [_row(replace(step, candidates=alone.get(step.layer.name, ())) if step.part else step)
+            for step in program.shown]
 
 
-def _row(step: Step, why: str, library_us: float) -> dict[str, Any]:
+def _row(step: Step) -> dict[str, Any]:
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return {
         "layer": step.layer.name,
@@ -315,8 +294,8 @@ def _row(step: Step, why: str, library_us: float) -> dict[str, Any]:
         "flops": step.problem.flops,
         "skips_zeros": not step.algorithm.dense and step.layer.density != 1,
         "rejected": dict(step.rejected),
-        **zeros.zero_columns(step, library_us),
-        **(_measured(step, why, library_us) if step.candidates else {}),
+        **zeros.zero_columns(step),
+        **(_measured(step) if step.candidates else {}),
     }
 
 
@@ -328,27 +307,24 @@ def _taken(step: Step) -> Candidate | None:
     return None if step.part or not step.candidates else step.candidate_of(step.candidates)
 
 
-def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
+def _measured(step: Step) -> dict[str, Any]:
     """Return the columns of a step whose candidates were measured.
 
     The times are those that the tuner measured. For a layer that a part computes, the candidates
     are those that compute the layer by itself.
-
-    library_us: microseconds that ONNX Runtime takes for a layer of a part, if it was profiled.
     """
     taken = _taken(step)
 
     def why_other(candidate: Candidate) -> str:
         if taken is not None:
-            return why_not(candidate, taken, why)
+            return why_not(candidate, taken)
         return (candidate.measured.failure
                 or f"{duration_text(candidate.cost)} alone; computed with other layers: "
                    f"{step.part}")
 
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)
-    alone = math.inf if best_dense is None else best_dense.cost
-    dense = min(alone, library_us)
+    dense = math.inf if best_dense is None else best_dense.cost
     columns = {
         "best_dense_us": dense if math.isfinite(dense) else None,
         "candidates": [

@@ -21,15 +21,14 @@ FEW_ZEROS = 0.9
 """If a layer's density is at most this value, a report has a line on the layer's zeros even if the
 plan skips none. The value is a rule of thumb."""
 _NOT_TRIED = "not tried: "
-NOT_MEASURED = "nothing was measured; run `gossamer compile`, or set an effort, to measure"
-NOT_KEPT = ("a saved plan contains no times; call profile() to measure the plan, or set an effort "
-            "to compare algorithms")
+NOT_MEASURED = ("this plan has no times of algorithms; set an effort, or run `gossamer compile`, "
+                "to compare them")
 
 Row = Mapping[str, Any]
 """A row of a report."""
 
 
-def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
+def zero_columns(step: Step) -> dict[str, Any]:
     """Return a row's columns about zeros among weights.
 
     kind: the layer's kind, such as '3x3 convolution'.
@@ -37,13 +36,10 @@ def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     time.
     break_even: the density below which skipping zeros would be faster; see break_even().
     zeros_reason: why zeros are not skipped; "" if they are skipped, or if there are few.
-
-    library_us: microseconds that ONNX Runtime takes for a layer of a part, if it was profiled.
     """
-    times = [min((candidate.cost for candidate in step.candidates
-                  if candidate.algorithm.dense is dense), default=math.inf)
-             for dense in (False, True)]
-    best_sparse, best_dense = times[0], min(times[1], library_us)
+    best_sparse, best_dense = (min((
+        candidate.cost for candidate in step.candidates if candidate.algorithm.dense is dense),
+        default=math.inf) for dense in (False, True))
     density = step.layer.density
     return {
         "kind": _kind(step.problem),
@@ -81,16 +77,7 @@ def reason_lines(rows: Sequence[Row]) -> list[str]:
         for reason, group in reasons.items()) for kind, reasons in kinds.items()]
 
 
-def break_even_line(rows: Sequence[Row]) -> str:
-    """Return the meaning of the break-even column; "" if the column is empty."""
-    if all(row.get("break_even") is None for row in rows):
-        return ""
-    return ("zeros win below: an estimate that assumes a time proportional to the number of "
-            "nonzeros; the true density is lower if skipping zeros was slower, and higher if it "
-            "was faster")
-
-
-_SLOWER = "the best algorithm that skips them"
+_SLOWER = "the best algorithm that skips them is no faster"
 _FASTER = "an algorithm that skips them is faster alone, but slower in the plan"
 
 
@@ -123,15 +110,12 @@ def _comparison(group: Sequence[Row]) -> str:
     A ratio is the fastest time of an algorithm that skips zeros, divided by the fastest dense time.
     "" if zeros are not skipped for another reason than the time.
     """
-    if group[0]["zeros_reason"] != _SLOWER:
-        return ""
-    ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]
+    ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group
+              if row["zeros_reason"] == _SLOWER and row["best_dense_us"]]
     if not ratios:
-        # the dense time is 0: the output is empty, or a library's profile rounded the time to 0
-        return (" is slower than the best dense one, which takes less than 1 us"
-                if group[0]["best_sparse_us"] else " takes as long as the best dense one")
-    text = (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "
-            "dense one")
+        return ""
+    text = (f": it takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the "
+            "best dense one")
     # layers whose weights are all zero have no break-even density
     if known := [row["break_even"] for row in group if row["break_even"]]:
         text += (", and is expected to win below a density of "

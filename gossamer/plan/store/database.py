@@ -30,10 +30,7 @@ from gossamer.plan.store.tuning_file import (
 )
 
 _BUSY_SECONDS = 10.0
-"""Seconds for which a process waits for another process that writes to a database."""
-_busy: set[Path] = set()
-"""The databases that stayed locked for longer than _BUSY_SECONDS. This process does not wait for
-them again until it finds them unlocked."""
+"""Seconds for which an access waits for another process that writes to a database."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -51,8 +48,8 @@ class Database:
     time of one plan, or one passed check (see KINDS).
 
     Each access is a short transaction with its own connection, so that processes wait for each
-    other only as long as a transaction takes. If the database cannot be read or written, the lines
-    stay in memory.
+    other only as long as a transaction takes. Once a line cannot be written, this process keeps all
+    further lines in memory alone.
 
     path: the file.
     name: name of the device, for messages.
@@ -66,8 +63,8 @@ class Database:
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
         """Messages for the user about the file; the keys of a dict, so that none is repeated."""
-        self.waiting: list[Section] = []
-        """The lines that could not be written yet, the oldest first."""
+        self.is_kept = True
+        """Whether the file has all lines that were added."""
         self._name = name
         self._device = dict(device)
         self._known: dict[tuple[str, str], dict[str, Any]] | None = None
@@ -82,7 +79,7 @@ class Database:
         """
         if self._known is None:
             self._known = {}
-            sections = [*self._load(), *self.waiting]
+            sections = self._load()
             for section in sections:
                 if section["made_by"] == self.made_by:
                     self._learn(section)
@@ -101,35 +98,17 @@ class Database:
     def add(self, kind: str, added: Mapping[str, Any]) -> None:
         """Write lines of one kind in one transaction.
 
-        Lines that could not be written before are written, too.
-
         kind: one of KINDS.
         added: lines by key.
         """
         section = {"made_by": self.made_by, kind: dict(added)}
         self._learn(section)
-        self.waiting.append(section)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write the lines that an error or interrupt left unwritten.
-        """
-        if self.is_kept:
-            return
         try:
-            self._write(self.waiting)
-        except _Busy:
-            self._say(f"another process keeps {self.path} locked: measurements stay in memory "
-                      "until the next write")
+            if self.is_kept:
+                self._write([section])
         except (OSError, BadFile) as error:
+            self.is_kept = False
             warn_unwritable(self.path.parent, str(getattr(error, "strerror", None) or error))
-        else:
-            self.waiting = []
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the file has all lines that were added."""
-        return not self.waiting
 
     def take(self, content: dict[str, Any]) -> None:
         """Add all lines of a measurement file.
@@ -241,10 +220,6 @@ def clear(path: Path) -> None:
             path.with_name(path.name + "-journal").unlink()
 
 
-class _Busy(OSError):
-    """Raised if another process writes for longer than _BUSY_SECONDS."""
-
-
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
     """Open a database and begin a transaction within a `with` block.
@@ -262,15 +237,11 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
             path.touch(PRIVATE)
         with contextlib.closing(sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
-                timeout=0.0 if path in _busy else _BUSY_SECONDS)) as base:
+                timeout=_BUSY_SECONDS)) as base:
             base.execute(f"BEGIN {kind}")
             yield base
-            _busy.discard(path)
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            _busy.add(path)
-            raise _Busy(0, str(error)) from None
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
         raise OSError(0, str(error)) from None

@@ -10,7 +10,7 @@ import math
 import shlex
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -123,56 +123,53 @@ def checked(path: Path) -> Iterator[None]:
                          f"{again(path)}") from error
 
 
-def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
-    """Raise InputError unless the device matches the plan.
+def check_origin(path: Path, head: Mapping[str, Any], device: Device,
+                 algorithms: Mapping[str, Any]) -> list[str]:
+    """Raise InputError unless a plan was made as it would be made here.
 
-    The plan must have been made for the same kind of device, with the same driver and toolkit.
+    The plan must have been made for the same kind of device, with the same driver, toolkit and
+    libraries. Its algorithms must be unchanged, because a config may mean something else in another
+    version.
 
     Returns sentences on differences with which the plan stays valid. On the host, these are the
     number of processors and the toolkit, which may differ in a container, for example. NumPy
     computes the same results in spite of them.
+
+    algorithms: the plan's algorithms in their current versions, as for header().
     """
-    here = header(device, False, {})
-    compiles = device.compiles
-    for key in ("api", "description", *(["compute_units"] if compiles else [])):
-        if head["device"][key] != here["device"][key]:
-            text = "{description} ({api}, {compute_units} compute units)"
-            planned, present = (text.format_map(state["device"]) for state in (head, here))
-            raise InputError(f"{path}: was made for {planned}, but {device.name} is {present}: its "
-                             f"times are not valid there; {again(path, device.name)}")
-    for key in ("driver", *(["toolkit"] if compiles else [])):
-        if head["made_by"][key] != here["made_by"][key]:
-            raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, but "
-                             f"now it is {here['made_by'][key] or 'none'}; "
+    here = header(device, False, algorithms)
+    planned, present = (_made_with(each, device, algorithms) for each in (head, here))
+    for name in {**planned, **present}:
+        if planned.get(name) != present.get(name):
+            raise InputError(f"{path}: was made with {name} {planned.get(name) or 'none'}, but now "
+                             f"it is {present.get(name) or 'none'}: its choices are not valid here;"
+                             f" {again(path, device.name)}")
+    for name, each in algorithms.items():
+        if head["made_by"]["algorithms"][name]["source"] != each["source"]:
+            raise InputError(f"{path}: was made before gossamer's {name} was changed; "
                              f"{again(path, device.name)}")
-    planned, present = (f"{counted(state['device']['compute_units'], 'processor')}, "
-                        f"{state['made_by']['toolkit']}" for state in (head, here))
-    if planned == present:
+    texts = [f"{counted(each['device']['compute_units'], 'processor')}, "
+             f"{each['made_by']['toolkit']}" for each in (head, here)]
+    if device.compiles or texts[0] == texts[1]:
         return []
-    return [f"{path}: was made with {planned}, but the device here has {present}: its results "
+    return [f"{path}: was made with {texts[0]}, but the device here has {texts[1]}: its results "
             "are valid, but another choice may be faster here; to measure, "
             f"{again(path, device.name)}"]
 
 
-def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-    """Raise InputError if algorithms or their libraries have changed.
+def _made_with(head: Mapping[str, Any], device: Device, used: Iterable[str]) -> dict[str, Any]:
+    """Return what must be unchanged when a plan is loaded, by name.
 
-    Their versions must be those with which the plan was made, because a config may mean something
-    else in another version.
-
-    algorithms: the plan's algorithms in their current versions, as for header().
+    used: names of the algorithms that the plan uses.
     """
-    planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
-    for name, here in algorithms.items():
-        there = planned[name]
-        for library in sorted({*there["libraries"], *here["libraries"]}):
-            versions = [state["libraries"].get(library, "none") for state in (there, here)]
-            if versions[0] != versions[1]:
-                raise InputError(f"{path}: was made with {library} {versions[0]}, but now it is "
-                                 f"{versions[1]}; {again(path, device)}")
-        if there["source"] != here["source"]:
-            raise InputError(f"{path}: was made before gossamer's {name} was changed; "
-                             f"{again(path, device)}")
+    made_for, made_by = head["device"], head["made_by"]
+    units = f", {made_for['compute_units']} compute units" if device.compiles else ""
+    algorithms = {name: made_by["algorithms"][name] for name in used}
+    return {"device": f"{made_for['description']} ({made_for['api']}{units})",
+            "driver": made_by["driver"],
+            **({"toolkit": made_by["toolkit"]} if device.compiles else {}),
+            **{library: version for each in algorithms.values()
+               for library, version in each["libraries"].items()}}
 
 
 def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:

@@ -54,17 +54,29 @@ class TuningCache(Database):
 
     The database has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. Added
-    measurements are on disk when a method returns. Measurements that cannot be written stay in
-    memory, and are written when others are added.
+    measurements are on disk when a method returns. Once measurements cannot be written, those of
+    this process stay in memory.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._owner = device
+        self._others: dict[str, TuningCache] = {}
         super().__init__(
             (folder or tuning_folder()) / file_name(device), device.name,
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
+
+    def of(self, device: Device) -> TuningCache:
+        """Return the cache of a device; that of another device is in a file of the same folder."""
+        if device.name == self._owner.name:
+            return self
+        return self._others.setdefault(device.name, TuningCache(device, self.path.parent))
+
+    @property
+    def notices(self) -> list[str]:
+        """Messages for the user about the files of all devices."""
+        return [line for cache in (self, *self._others.values()) for line in cache.messages]
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Return a problem's measurements, in a fixed order.
@@ -151,31 +163,3 @@ def _source(op: str, name: str, device: Device) -> str | None:
     """
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)
-
-
-class Caches:
-    """The tuning caches of several devices.
-
-    cache: the stored measurements of `device`. The measurements of every other device are in a
-    separate file in the same folder.
-    """
-
-    def __init__(self, cache: TuningCache, device: Device) -> None:
-        self._folder = cache.path.parent
-        self._caches = {device.name: cache}
-
-    def of(self, device: Device) -> TuningCache:
-        """Return the cache of a device."""
-        if device.name not in self._caches:
-            self._caches[device.name] = TuningCache(device, self._folder)
-        return self._caches[device.name]
-
-    def flush(self) -> None:
-        """Write the measurements that an interrupt has left unwritten."""
-        for cache in self._caches.values():
-            cache.flush()
-
-    @property
-    def notices(self) -> list[str]:
-        """Messages for the user about measurement files."""
-        return [line for cache in self._caches.values() for line in cache.messages]

@@ -116,14 +116,11 @@ class CandidateChecks:
         count, total = few.outputs[0].shape[0], self.problem.outputs[0].shape[0]
         return few, [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
 
-    def _compared_arrays(self) -> list[np.ndarray]:
-        """Return the inputs of the compared images."""
-        return self.memory.examples.of(self.problem, self._seed, self._images)
-
     @QUIET
     def _reference(self, few: Problem) -> list[np.ndarray]:
         """Return the reference's outputs for the compared images."""
-        return OPS[few.op].reference(few, self._compared_arrays(), self._constants)
+        inputs = self.memory.examples.of(self._few, self._seed)
+        return OPS[few.op].reference(few, inputs, self._constants)
 
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
@@ -132,8 +129,9 @@ class CandidateChecks:
         with self._bounds_lock:
             key = self._seed, precision
             if key not in self._bounds:
-                self._bounds[key] = bounds(self._few, self._compared_arrays(), self._constants,
-                                           self._expected, precision)
+                inputs = self.memory.examples.of(self._few, self._seed)
+                self._bounds[key] = bounds(self._few, inputs, self._constants, self._expected,
+                                           precision)
             return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
@@ -204,7 +202,7 @@ class CandidateChecks:
                        limits: Sequence[Bounds | None]) -> tuple[Work, float]:
         """Run a prepared problem once; return its work and its error."""
         device, memory = self.device, self.memory
-        sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
+        sources = [memory.examples.buffer(self._few, index, spec, self._seed, self._images)
                    for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
         guarded = [memory.guarded(index, spec) for index, spec in enumerate(variant.outputs)]

@@ -5,7 +5,6 @@ Inputs are drawn and uploaded once for all layers that take the same inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -22,10 +21,6 @@ _SHARE, _MOST_BYTES = 8, 2**33
 and _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
 """Largest size in bytes of the random numbers that are kept."""
-_DRAWN = 2**20
-"""Approximate number of random values of an input after which its images repeat."""
-_LEAST_PERIOD = 3
-"""Minimum number of images after which inputs repeat."""
 
 
 class CandidateMemory:
@@ -82,8 +77,8 @@ class CandidateMemory:
 class Examples:
     """Example inputs of problems on one device.
 
-    Problem.example_inputs draws them. In large batches images repeat. Problems whose first inputs
-    have the same specs and facts share these inputs.
+    Problem.example_inputs draws them. Problems whose first inputs have the same specs and facts
+    share these inputs.
     """
 
     def __init__(self, device: Device) -> None:
@@ -93,46 +88,37 @@ class Examples:
         self._buffers: LruCache[Buffer] = LruCache(
             min(device.limits.memory_bytes // _SHARE, _MOST_BYTES), lambda buffer: buffer.nbytes)
 
-    def of(self, problem: Problem, seed: int = 0,
-           images: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Return the inputs of some images of a problem.
-
-        An input that does not consist of images is returned whole. The arrays are read-only.
+    def of(self, problem: Problem, seed: int = 0) -> list[np.ndarray]:
+        """Return the inputs of a problem; the arrays are read-only.
 
         seed: each seed gives different inputs.
-        images: indices of the images; None for a problem that does not consist of images.
         """
-        one = problem.first_images(1)
-        return [array if images is None or spec.shape == of_one.shape
-                else array[np.asarray(images) % len(array)]
-                for array, spec, of_one in zip(self._of_period(problem, _period(problem), seed),
-                                               problem.inputs, one.inputs, strict=True)]
-
-    def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
-        """Return the inputs of the distinct images."""
-        few = problem if period is None else problem.first_images(period)
-
         def draw() -> list[np.ndarray]:
-            arrays = few.example_inputs(np.random.default_rng(seed))
+            arrays = problem.example_inputs(np.random.default_rng(seed))
             for array in arrays:
                 array.setflags(write=False)
             return arrays
 
-        return self._drawn.of(_key(few, len(few.inputs), seed), draw)
+        return self._drawn.of(_key(problem, len(problem.inputs), seed), draw)
 
-    def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
+    def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0,
+               images: Sequence[int] | None = None) -> Buffer:
         """Return the device buffer with an input that of() returns.
 
-        The input has the layout of `spec`. Its images are repeated if the spec has more images.
+        The input has the layout of `spec`. If the spec has more images than the problem, the
+        problem's images have the indices `images`, and all other images repeat them: drawing and
+        packing all images would take too long.
         """
-        period = _period(problem)
-
         def upload() -> Buffer:
-            array = self._of_period(problem, period, seed)[index]
-            memory = pack(np.resize(array, spec.shape), spec)
+            array = self.of(problem, seed)[index]
+            if array.shape != spec.shape:
+                numbers = np.arange(spec.shape[0]) % len(array)
+                numbers[images] = np.arange(len(array))
+                array = array[numbers]
+            memory = pack(array, spec)
             return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
 
-        return self._buffers.of((_key(problem, index + 1, seed), period, spec), upload)
+        return self._buffers.of((_key(problem, index + 1, seed), tuple(images or ()), spec), upload)
 
     def forget(self) -> None:
         """Free the inputs on the device, because a candidate may have overwritten them.
@@ -155,22 +141,3 @@ def _key(problem: Problem, count: int, seed: int) -> Hashable:
     """
     own = type(problem).example_inputs is not Problem.example_inputs
     return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
-
-
-def _period(problem: Problem) -> int | None:
-    """Return the number of images before inputs repeat.
-
-    Inputs repeat because drawing and packing all images would take too long. None if they do not
-    repeat. The first, the middle and the last image are compared with the reference, and must
-    differ. Therefore the returned number divides none of the distances between these images.
-    """
-    one = problem.first_images(1)
-    if one == problem:
-        return None
-    numbers = max(math.prod(spec.shape) for spec in one.inputs)
-    last = problem.outputs[0].shape[0] - 1
-    distances = (last, round(last / 2), last - round(last / 2))
-    period = max(_LEAST_PERIOD, _DRAWN // max(1, numbers))
-    while period <= last and any(distance % period == 0 for distance in distances):
-        period += 1
-    return period if period <= last else None

@@ -109,23 +109,9 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
     expected[odd] = errors[odd] = 0
     if not np.isfinite(errors).all():
         return math.inf
-    return largest_error(_squares_by_image(expected), _squares_by_image(errors), together)
-
-
-def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
-    """Return the largest normalised error of any group of images.
-
-    A group is `together` consecutive images.
-
-    expected, differences: each image's sum of squares of expected values and of differences.
-    """
+    squares = np.stack([np.square(numbers.reshape(len(numbers), -1)).sum(axis=1)
+                        for numbers in (expected, errors)])
     # the remaining images join the last group
     starts = range(0, max(1, len(expected) // together * together), together)
-    size, error = np.sqrt(np.add.reduceat(np.stack([expected, differences]), starts, axis=1))
+    size, error = np.sqrt(np.add.reduceat(squares, starts, axis=1))
     return float(np.where(size > 0, error / np.where(size > 0, size, 1), error).max())
-
-
-def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
-    """Return the sum of squares of each image."""
-    images = numbers.reshape(len(numbers), -1)
-    return np.einsum("ij,ij->i", images, images)

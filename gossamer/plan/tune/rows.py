@@ -14,8 +14,8 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate, CandidateKey, Measurement, candidate_key
-from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.store.tuning_cache import Caches
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us, model_us
 from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
@@ -34,34 +34,36 @@ _Kind = tuple[tuple[Format, ...], str]
 
 
 @dataclass(eq=False)
-class LayerTimes:
-    """The best known times of a layer or fusion, by formats and precision.
+class MeasuredLayer:
+    """A layer or fusion with its rows and candidates.
 
-    keeps_precisions: whether a candidate is kept even if a less precise one is faster.
     algorithms: the algorithms that may compute the layer.
-    groups: groups that contain the layer's rows. They may also contain rows of algorithms that only
-    other layers may use.
-    parts: for a fusion, the times of its layers; empty for a layer.
+    device: the device on which they may compute it.
+    candidates: all measured candidates.
+    reasons: for each algorithm without a candidate, the reason why it has none.
+    rows: the candidates as rows, in order of preference.
+    parts: for a fusion, its layers; empty for a layer.
     best: the fastest row of each combination of formats and precision.
     """
 
-    name: str
-    keeps_precisions: bool = False
-    algorithms: set[Algorithm] = field(default_factory=set)
-    groups: list[Group] = field(default_factory=list)
-    parts: Sequence[LayerTimes] = ()
+    layer: Layer
+    algorithms: Sequence[Algorithm]
+    device: Device
+    candidates: list[Candidate] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    rows: Sequence[Row] = ()
+    parts: Sequence[MeasuredLayer] = ()
     best: dict[_Kind, Row] = field(default_factory=dict)
+
+    @property
+    def least_cost(self) -> float:
+        """Time of the fastest candidate; infinite if no candidate can be used."""
+        return min((candidate.cost for candidate in self.candidates), default=math.inf)
 
     @property
     def best_us(self) -> float:
         """Time of the fastest row in microseconds; infinite if no row has a time."""
         return min((row.time_us or 0.0 for row in self.best.values()), default=math.inf)
-
-    @property
-    def rows(self) -> Iterable[Row]:
-        """The rows that may compute the layer."""
-        return (row for group in self.groups for row in group.rows.values()
-                if row.algorithm in self.algorithms)
 
     def update(self) -> None:
         """Set the best times from the measured rows."""
@@ -70,7 +72,7 @@ class LayerTimes:
                           key=lambda row: row.time_us or 0.0):
             self.best.setdefault((row.formats, row.variant.precision), row)
 
-    def limit_us(self, row: Row, device: Device) -> float:
+    def limit_us(self, row: Row) -> float:
         """Return the time above which a row cannot be best.
 
         The limit is the least cost of replacing the row by a known one: the time of the known row
@@ -79,10 +81,10 @@ class LayerTimes:
         """
         rank = PRECISIONS.index(row.variant.precision)
         known = [known for (_, precision), known in self.best.items()
-                 if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)]
+                 if not (row.group.keeps_precisions and PRECISIONS.index(precision) > rank)]
         alone = _FUSED * sum(part.best_us for part in self.parts) if self.parts else math.inf
         return min(alone, min(((each.time_us or 0.0) + sum(
-            conversion_us(spec, other, device) for spec, other, mine, theirs in zip(
+            conversion_us(spec, other, self.device) for spec, other, mine, theirs in zip(
                 row.specs, each.specs, row.formats, each.formats, strict=True)
             if mine != theirs) for each in known), default=math.inf))
 
@@ -95,6 +97,7 @@ class Group:
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
+    keeps_precisions: whether a row is kept even if a less precise one is faster.
     layers: the layers for which the times are valid.
     similar: the group of an earlier layer that differs from `layer` only in its weights. As long as
     no row of this group has been tried, the rows are estimated from those of the similar group.
@@ -105,20 +108,15 @@ class Group:
     problem: Problem
     layer: Layer
     device: Device
-    layers: list[LayerTimes] = field(default_factory=list)
+    keeps_precisions: bool = False
+    layers: list[MeasuredLayer] = field(default_factory=list)
     similar: Group | None = None
     rows: dict[CandidateKey, Row] = field(default_factory=dict)
 
-    def join(self, times: LayerTimes) -> None:
-        """Add a layer to the group."""
-        if times not in self.layers:
-            self.layers.append(times)
-            times.groups.append(self)
-
     def update(self) -> None:
         """Set the best times of all layers."""
-        for times in self.layers:
-            times.update()
+        for node in self.layers:
+            node.update()
 
     def tried(self, algorithm: Algorithm) -> list[Row]:
         """Return the rows of an algorithm that have a measured time or a failure.
@@ -163,7 +161,7 @@ class Group:
 
     def limit_us(self, row: Row) -> float:
         """Return the time above which no layer needs a row."""
-        return max(times.limit_us(row, self.device) for times in self.layers)
+        return max(node.limit_us(row) for node in self.layers)
 
 
 @dataclass(eq=False)
@@ -215,21 +213,16 @@ class Row:
 
 
 class Rows:
-    """The rows of all listed layers and fusions, on all devices.
+    """The rows of all listed layers and fusions, on all devices."""
 
-    times: the times by a layer's name and problem. The name alone is not unique: conversions of one
-    value to the same format have the same name, whatever format they convert from.
-    """
-
-    def __init__(self, space: Space, caches: Caches) -> None:
-        self.times: dict[tuple[str, Problem], LayerTimes] = {}
-        self._space, self._caches = space, caches
+    def __init__(self, space: Space, cache: TuningCache) -> None:
+        self._space, self._cache = space, cache
         self._groups: dict[tuple[str, Problem], Group] = {}
         self._similar: dict[tuple[str, Problem], Group] = {}
         """For layers whose candidates depend on zeros: the group of the first layer of each shape.
         """
 
-    def listed(self, nodes: Iterable[MeasuredLayer], key: str) -> dict[Row, None]:
+    def listed(self, nodes: Sequence[MeasuredLayer], key: str) -> dict[Row, None]:
         """Add the candidates of layers as rows; return the rows without a measurement yet.
 
         Rows with a sufficient stored measurement receive it.
@@ -237,24 +230,21 @@ class Rows:
         key: identifies the search. Rows that were left out by an earlier search with the same key
         are left out again.
         """
-        new: dict[Row, None] = {}
+        known = {node.layer.name: node for node in nodes}
         for node in nodes:
             layer, problem = node.layer, node.layer.problem
-            times = self.times.setdefault((layer.name, problem), LayerTimes(
-                layer.name, keeps_precisions=self._space.keeps_precisions))
-            times.algorithms.update(node.algorithms)
+            node.rows = []
             for algorithm in node.algorithms:
                 group = self._group(timed_problem(problem, algorithm), layer, node.device)
-                group.join(times)
+                if node not in group.layers:
+                    group.layers.append(node)
                 for variant in self._space.within_effort(algorithm, problem, node.device):
                     row = Row(group, algorithm, variant, model_us(
                         algorithm, group.problem, variant, node.device))
-                    row = group.rows.setdefault(row.key, row)
-                    if row.measured is None:
-                        new[row] = None
-            if layer.covers:
-                own = {times.name: times for times in self.times.values()}
-                times.parts = [own[name] for name in layer.covers if name in own]
+                    node.rows.append(group.rows.setdefault(row.key, row))
+            node.parts = [known[name] for name in layer.covers if name in known]
+            node.update()
+        new = {row: None for node in nodes for row in node.rows if row.measured is None}
         for group in {row.group: None for row in new}:
             self._reuse(group, key)
         return new
@@ -263,7 +253,8 @@ class Rows:
         """Return the group of a problem; the first layer creates it."""
         key = device.name, problem
         if key not in self._groups:
-            group = self._groups[key] = Group(problem, layer, device)
+            group = self._groups[key] = Group(problem, layer, device,
+                                              self._space.keeps_precisions)
             if (shape := similar_shape(problem)) is not None:
                 first = self._similar.setdefault((device.name, shape), group)
                 group.similar = None if first is group else first
@@ -272,7 +263,7 @@ class Rows:
     def _reuse(self, group: Group, key: str) -> None:
         """Give rows their stored measurements; if all outputs are empty, the time is 0."""
         stored = {each.candidate_key: each
-                  for each in self._caches.of(group.device).get(group.problem) or ()}
+                  for each in self._cache.of(group.device).get(group.problem) or ()}
         for row in group.rows.values():
             if row.measured is not None:
                 continue
@@ -293,17 +284,6 @@ class Rows:
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._space.limits.samples
 
-    def candidates(self, node: MeasuredLayer) -> list[Candidate]:
-        """Return the candidates of a layer whose search has begun.
-
-        The candidates are in order of preference. Candidates that were left out are marked as
-        excluded. A candidate that may still be measured has an estimated time.
-        """
-        problem = node.layer.problem
-        return [self._groups[node.device.name, timed_problem(problem, algorithm)].rows[
-            candidate_key(algorithm, variant)].candidate for algorithm in node.algorithms
-            for variant in self._space.within_effort(algorithm, problem, node.device)]
-
     def store(self, rows: Iterable[Row]) -> None:
         """Store the measurements of rows that are not stored yet."""
         made = {row: row.measured for row in rows if row.measured is not None
@@ -314,7 +294,7 @@ class Rows:
                 row.group.problem, []).append(measured)
         # rows are marked only after writing: after an interrupt, the next call writes the rest
         for device in {row.group.device.name: row.group.device for row in made}.values():
-            self._caches.of(device).put(fresh[device.name])
+            self._cache.of(device).put(fresh[device.name])
         for row, measured in made.items():
             row.stored = measured
 

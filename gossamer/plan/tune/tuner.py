@@ -28,12 +28,12 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import Candidate, Measurement, counted
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import Caches, TuningCache
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidate_checks import reason_of
-from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
+from gossamer.plan.tune.rows import NOT_TRIED, Group, MeasuredLayer, Row, Rows
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure
 
@@ -51,7 +51,7 @@ _RESERVED, _RESERVED_S = 0.2, 5.0
 """Share of a budget that is reserved for choosing the plan after the measurements, and the maximum
 of this share in seconds."""
 
-Promising = Callable[[], Sequence[tuple[Layer, Candidate]]]
+Promising = Callable[[], Sequence[tuple[MeasuredLayer, Candidate]]]
 """A function that returns the candidates that a plan would take according to measured and estimated
 times, each with its layer."""
 
@@ -113,8 +113,7 @@ class Tuner:
         self._deadline = math.inf
         self._is_stopped = False
         self._note, self._progress = note, progress
-        self._caches = Caches(self.cache, device)
-        self._rows = Rows(self.space, self._caches)
+        self._rows = Rows(self.space, self.cache)
         self._builds: dict[str, CandidateBuilds] = {}
         self._timings: list[Timing] = []
         """The samples of candidates near the best."""
@@ -127,7 +126,7 @@ class Tuner:
         Candidates that were left out for the previous plan are considered again: fusions of that
         plan may have made them unnecessary, and the new plan may need them.
         """
-        self._rows = Rows(self.space, self._caches)
+        self._rows = Rows(self.space, self.cache)
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
@@ -150,7 +149,7 @@ class Tuner:
     @property
     def notices(self) -> list[str]:
         """Messages for the user about cache files and measurement conditions."""
-        notices = self._caches.notices
+        notices = self.cache.notices
         if len(self._timings) >= _FEW_TIMINGS and (
                 scattered := scatter_notice(self._timings, self.device)):
             notices.append(scattered)
@@ -176,7 +175,7 @@ class Tuner:
         promising: returns the candidates of the plan that further rounds improve; by default each
         layer takes the candidate with the shortest estimated time.
         """
-        nodes = list(nodes)
+        self._nodes = nodes = list(nodes)
         self._key = self._key_of(nodes)
         self._begun = self._done = 0
         self._start = self._stored = time.monotonic()
@@ -198,8 +197,12 @@ class Tuner:
             node.candidates = self.candidates(node)
 
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
-        """Return the candidates of a layer whose search has begun; see Rows.candidates()."""
-        return self._rows.candidates(node)
+        """Return the candidates of a layer whose search has begun, in order of preference.
+
+        Candidates that were left out are marked as excluded. A candidate that may still be measured
+        has an estimated time.
+        """
+        return [row.candidate for row in node.rows]
 
     def verified(self, chosen: Sequence[tuple[Layer, Candidate, Device]]) -> list[Candidate]:
         """Check the chosen candidates with their layers' own constants.
@@ -223,13 +226,9 @@ class Tuner:
                 except Exception as error:  # a candidate may fail in any way
                     verified[index] = candidate.with_exclusion(reason_of(error))
                 else:
-                    self._caches.of(device).put_check(layer.problem, candidate.measured,
-                                                      layer.digest)
+                    self.cache.of(device).put_check(layer.problem, candidate.measured,
+                                                    layer.digest)
         return verified
-
-    def flush(self) -> None:
-        """Write the measurements that an interrupt has left unwritten."""
-        self._caches.flush()
 
     def release(self) -> None:
         """Free the candidates' inputs and outputs, and end the compiler processes.
@@ -281,7 +280,7 @@ class Tuner:
         """
         measured = candidate.measured
         return (not layer.weights or measured.weights == layer.digest
-                or self._caches.of(device).has_check(layer.problem, measured, layer.digest))
+                or self.cache.of(device).has_check(layer.problem, measured, layer.digest))
 
     def _first(self) -> list[Row]:
         """Return the rows of the first round.
@@ -308,21 +307,21 @@ class Tuner:
     def _improve(self, promising: Promising) -> None:
         """Measure further rounds until a round has lowered the times little."""
         for number, width in enumerate(self.limits.widths, 1):
-            before = {times: times.best_us for times in self._rows.times.values() if times.best}
+            before = {node: node.best_us for node in self._nodes if node.best}
             self._measure(self._next(promising(), width, 2**number))
-            saved_us = sum(us - times.best_us for times, us in before.items())
+            saved_us = sum(us - node.best_us for node, us in before.items())
             if self.is_over or saved_us < _LEAST_GAIN * sum(before.values()):
                 break
 
-    def _cheapest(self) -> list[tuple[Layer, Candidate]]:
-        """Return each group's row with the shortest estimated time."""
-        best = [(group.layer, min((row.candidate for row in group.rows.values()),
-                                  key=lambda candidate: candidate.likely_cost))
-                for group in {row.group: None for row in self._own}]
-        return [(layer, candidate) for layer, candidate in best
+    def _cheapest(self) -> list[tuple[MeasuredLayer, Candidate]]:
+        """Return each layer's candidate with the shortest estimated time."""
+        best = [(node, min((row.candidate for row in node.rows),
+                           key=lambda candidate: candidate.likely_cost))
+                for node in self._nodes if node.rows]
+        return [(node, candidate) for node, candidate in best
                 if math.isfinite(candidate.likely_cost)]
 
-    def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
+    def _next(self, taken: Iterable[tuple[MeasuredLayer, Candidate]], width: float, factor: int
               ) -> list[Row]:
         """Return the rows of a further round.
 
@@ -332,32 +331,28 @@ class Tuner:
         the plan.
         """
         found: dict[Row, None] = {}
-        for layer, candidate in taken:
-            times = self._rows.times.get((layer.name, layer.problem))
-            if times is None:
-                continue  # a part of a library, or a layer of another device
+        for node, candidate in taken:
             kind = candidate.formats[0] + candidate.formats[1], candidate.variant.precision
-            for group in times.groups:
+            by_algorithm: dict[tuple[Group, Algorithm], list[Row]] = defaultdict(list)
+            for row in sorted(node.rows, key=lambda row: row.model_us):
+                if row.key == candidate.measured.candidate_key:
+                    found[row] = None
+                if (row.formats, row.variant.precision) == kind:
+                    by_algorithm[row.group, row.algorithm].append(row)
+            for (group, algorithm), rows in by_algorithm.items():
                 # if a layer differs from an earlier one only in its weights, only the config that
                 # is best for the earlier layer is measured
                 most = factor if group.similar is None else 0
-                by_algorithm: dict[Algorithm, list[Row]] = {}
-                for row in sorted(group.rows.values(), key=lambda row: row.model_us):
-                    if row.key == candidate.measured.candidate_key:
-                        found[row] = None
-                    if (row.formats, row.variant.precision) == kind:
-                        by_algorithm.setdefault(row.algorithm, []).append(row)
-                for algorithm, rows in by_algorithm.items():
-                    first, near_us = self.limits.configs_of(algorithm), width * times.best_us
-                    if first is not None and any(row.time_us is not None and row.time_us <= near_us
-                                                 for row in group.tried(algorithm)):
-                        found.update(dict.fromkeys(rows[:most * first]))
+                first, near_us = self.limits.configs_of(algorithm), width * node.best_us
+                if first is not None and any(row.time_us is not None and row.time_us <= near_us
+                                             for row in group.tried(algorithm)):
+                    found.update(dict.fromkeys(rows[:most * first]))
         return [row for row in found if row.measured is None]
 
     def _report(self) -> None:
         # fusions are not counted, because their layers are counted
-        layers = [times for times in self._rows.times.values() if not times.parts]
-        known = [times.best_us for times in layers if times.best]
+        layers = [node for node in self._nodes if not node.parts]
+        known = [node.best_us for node in layers if node.best]
         most, done = self._begun, min(self._done, self._begun)
         spent = time.monotonic() - self._start
         self._progress(Progress(len(layers), len(known), sum(known), most, done,
@@ -371,9 +366,9 @@ class Tuner:
         their layers can be computed unfused.
         """
         required: dict[Row, None] = {}
-        for times in self._rows.times.values():
-            left = [row for row in times.rows if row.measured is None or row.measured.not_tried]
-            if left and not times.best and not times.parts and required.keys().isdisjoint(left):
+        for node in self._nodes:
+            left = [row for row in node.rows if row.measured is None or row.measured.not_tried]
+            if left and not node.best and not node.parts and required.keys().isdisjoint(left):
                 required[min(left, key=lambda row: PRECISIONS.index(row.variant.precision))] = None
         for row in required:
             row.measured, row.may_differ = None, False
@@ -387,7 +382,7 @@ class Tuner:
         if not rows:
             return
         self._begun += len(rows)
-        layers = {times.name for row in rows for times in row.group.layers}
+        layers = {node.layer.name for row in rows for node in row.group.layers}
         self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
         for builds, own in self._by_device(rows):
             builds.compilers.start()

@@ -1,39 +1,30 @@
-"""Layers on bits, trits and floats: the reasons, and the memory that they take."""
+"""Layers on bits, trits and floats, and the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import gossamer
-from gossamer.device.base import Device
-from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.model.builder import GraphBuilder
-from gossamer.model.graph import Graph
 from gossamer.ops.fused.problem import FusionProblem, entry
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.plan import Plan
 from gossamer.plan.report.bits import (
     LayerForm,
-    MemoryUse,
     form_of,
     forms_line,
     weights_line,
 )
 from gossamer.plan.report.summary import forms_of_layers
 from gossamer.tensor import default_spec
-from gossamer_bench.suites.binary_networks import resnet18, vgg_cifar10
-from tests.model.onnx_models import model, save, weights
+from gossamer_bench.suites.binary_networks import vgg_cifar10
 from tests.ops.conv2d.binary.signs import SCALED
-from tests.plan.photos import photos
 
 PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
 
@@ -115,87 +106,3 @@ def test_networks_of_floats_have_no_such_line() -> None:
     build.output(y, (None, 2))
     report = gossamer.compile(build.finish(), "host").report(1)
     assert report.forms_line == "" and report.rows[0]["form"]["form"] == "floats"
-
-
-node = helper.make_node
-
-
-def packed_plan(network: Graph | str, device: Device) -> Plan:
-    only = "host_popcount" if not device.compiles else (
-        "wide_popcount" if device.on_processors else "popcount")
-    return gossamer.compile(network, device, only=only)
-
-
-def use_of(plan: Plan, x: np.ndarray) -> MemoryUse:
-    """Returns the memory of a plan that has been called, after it was compared with the plan's own
-    count of the bytes on the device."""
-    assert plan.report(len(x)).memory is None
-    plan(x)
-    report = plan.report(len(x))
-    use = report.memory
-    assert use is not None and f"memory: {use}" in str(report)
-    packed = {id(each): each.nbytes for state in plan.context(len(x)).steps.states
-              for each in state.packed}
-    assert plan.memory["weights"] == sum(packed.values())
-    return use
-
-
-def test_whole_words_take_a_32nd(quick_device: Device) -> None:
-    """All channels are multiples of 64, but for the last layer's ten."""
-    graph = vgg_cifar10("small", 8)
-    weights = [array for key, array in graph.constants.items() if key.startswith("weight")]
-    use = use_of(packed_plan(graph, quick_device), np.zeros((1, 3, 8, 8), np.float32))
-    binary = sum(array.size for array in weights[1:])
-    # thresholds, and the words of the classifier's other channels
-    assert use.packed_weights_fp32 == 4 * binary
-    assert binary / 8 <= use.packed_weights < 1.2 * binary / 8 + 64 * 1024 // 8
-    assert use.packed_activations_fp32 == 32 * use.packed_activations
-    assert use.total_fp32 >= 4 * sum(array.size for array in weights)
-    # im2col_gemm has two integers for each tap of a channel, and every layer has a bias
-    table = 2 * 4 * weights[0][0].size
-    assert 4 * weights[0].size <= use.float_weights <= 1.2 * 4 * weights[0].size + table
-    assert use.total == sum((use.packed_weights, use.float_weights, use.packed_activations,
-                             use.float_activations))
-
-
-def test_a_concatenation_that_copies_counts_its_result(tmp_path: Path) -> None:
-    signs = {name: np.sign(weights(64, 64, 3, 3, seed=seed)) for seed, name in enumerate("vw")}
-    nodes = [node("Sign", ["x"], ["signs"], "signs"),
-             node("Conv", ["signs", "v"], ["a"], "first", pads=[1, 1, 1, 1]),
-             node("Conv", ["signs", "w"], ["b"], "second", pads=[2, 2, 2, 2], dilations=[2, 2]),
-             node("Concat", ["a", "b"], ["y"], "both", axis=1)]
-    proto = model(nodes, {"x": ["N", 64, 8, 8]}, {"y": 4}, signs)
-    plan = packed_plan(str(save(proto, tmp_path)), find("host"))
-    use = use_of(plan, weights(1, 64, 8, 8))
-    # the signs are floats before they are packed; the sums and their concatenation are two copies
-    assert use.float_activations == 4 * (64 + 128 + 128) * 8 * 8
-    signs_fp32 = 4 * sum(array.size for array in signs.values())
-    assert use.total_fp32 - signs_fp32 == 4 * (64 + 128 + 128) * 8 * 8
-
-
-def test_sums_of_residual_blocks_are_floats() -> None:
-    graph = resnet18("small", 32)
-    plan = gossamer.compile(graph, "host", only="host_popcount")
-    use = use_of(plan, np.zeros((1, 3, 32, 32), np.float32))
-    assert use.packed_weights_fp32 < 32 * use.packed_weights < 1.3 * use.packed_weights_fp32
-    assert use.float_activations > use.packed_activations > 0
-
-
-def test_floats_have_no_such_line() -> None:
-    plan = gossamer.compile(vgg_cifar10("small", 8), "host", only="host_im2col")
-    plan(np.zeros((1, 3, 8, 8), np.float32))
-    report = plan.report(1)
-    assert report.memory is None and "memory:" not in str(report)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize(("name", "planes"), [("resnet18_w1a1_cifar10", 1),
-                                              ("cnv_w1a1_cifar10", 2), ("lfc_w1a1_mnist", 2)])
-def test_real_networks(name: str, planes: int, shared_model: Callable[[str], Path]) -> None:
-    """Trits take two bits an activation, and one a weight."""
-    plan = gossamer.compile(str(shared_model(name)), "host", only="host_popcount")
-    use = use_of(plan, photos(name, 1))
-    assert 32 * use.packed_weights < 1.3 * use.packed_weights_fp32
-    assert use.packed_activations_fp32 * planes == 32 * use.packed_activations
-    assert use.total < use.total_fp32 / 12

@@ -19,7 +19,7 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidate_checks import CandidateChecks, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.rows import Group, LayerTimes, Row
+from gossamer.plan.tune.rows import Group, MeasuredLayer, Row
 from gossamer.plan.tune.timing import measure
 
 
@@ -92,9 +92,11 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     builds = CandidateBuilds(device)
     builds.memory = memory or builds.memory
     group = Group(layer.problem, layer, device)
-    group.join(LayerTimes(layer.name))
-    rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
-            for algorithm, variant in pairs]
+    node = MeasuredLayer(layer, [], device)
+    group.layers.append(node)
+    node.rows = rows = [
+        Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
+        for algorithm, variant in pairs]
     with builds.started():
         for row in rows:
             group.rows[row.key] = row

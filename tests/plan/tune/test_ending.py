@@ -16,10 +16,10 @@ import pytest
 from gossamer import measure as measure_module
 from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
-from gossamer.plan.tune.rows import usable
+from gossamer.plan.tune.rows import MeasuredLayer, usable
 from gossamer.plan.tune.tuner import Progress, Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 

@@ -11,9 +11,7 @@ from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.expression import Expression, ExpressionStep, apply, identity
-from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import PartProblem, entry
 from gossamer.plan.tune import memory as tune_examples
@@ -127,56 +125,16 @@ def test_stored_inputs_are_freed_where_memory_runs_out() -> None:
         _asked(examples, 60)
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-@pytest.mark.parametrize(("images", "period"), [(8, 8), (11, 11), (12, 10), (31, 11), (34, 10)])
-def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, images: int,
-                                              period: int, seed: int) -> None:
-    monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
-    shape = (images, 70, 2, 2)
-    problem, examples = ConcatProblem((default_spec(shape),), 1, (PLUS_MINUS_ONE,)), Examples(HOST)
-    (x,) = examples.of(problem, seed, range(images))
-    assert x.shape == shape and set(np.unique(x)) == {-1, 1}
-    np.testing.assert_array_equal(x[period:], x[:-period])
-    assert len(np.unique(x, axis=0)) == period
-    for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16"),
-                    Format("packed32", "bits")):
-        spec = TensorSpec(shape, format_)
-        buffer = examples.buffer(problem, 0, spec, seed)
-        np.testing.assert_array_equal(unpack(host_array(buffer, spec), spec), x)
-
-
-@pytest.mark.parametrize("drawn", [1, 4, 60])
-def test_the_images_that_are_compared_are_not_repetitions(monkeypatch: pytest.MonkeyPatch,
-                                                          drawn: int) -> None:
-    monkeypatch.setattr(tune_examples, "_DRAWN", drawn)
-    for images in range(3, 514):
-        problem = ConcatProblem((default_spec((images, 1)),), 1, (PLUS_MINUS_ONE,))
-        period = tune_examples._period(problem)
-        compared = [round(index * (images - 1) / 2) for index in range(3)]
-        assert period is None or len({image % period for image in compared}) == 3
-
-
-def test_an_input_that_does_not_consist_of_images_is_uploaded_whole(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
-    problem = added((31, 70, 2, 2), (1, 70, 1, 1), dtype="int32")
-    examples = Examples(HOST)
-    for index, array in enumerate(examples.of(problem, images=range(31))):
-        assert array.shape == problem.inputs[index].shape and array.dtype == np.int32
-        spec = problem.inputs[index]
-        np.testing.assert_array_equal(
-            host_array(examples.buffer(problem, index, spec), spec), array)
-
-
-@pytest.mark.parametrize("count", [3, 5, 7])
-def test_some_images_are_those_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.tune.memory._DRAWN", 61)
-    add = Expression(2, (ExpressionStep("add", (0, 1)),))
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_the_images_that_are_compared_have_their_places_among_repetitions(count: int) -> None:
     images = [round(index * 8 / (count - 1)) for index in range(count)]
-    for shapes in (((9, 4, 5), (9, 4, 5)), ((9, 4, 5), (1, 4, 5)), ((9, 2), (9, 2))):
-        problem = ElementwiseProblem(tuple(map(default_spec, shapes)), add)
-        some = Examples(HOST).of(problem, images=images)
-        for array, part in zip(Examples(HOST).of(problem, images=range(9)), some,
-                               strict=True):
-            expected = array if len(array) == 1 else array[images]
-            np.testing.assert_array_equal(part, expected)
+    problem, examples = added((count, 70, 2, 2), (1, 70, 1, 1), dtype="float32"), Examples(HOST)
+    x, y = examples.of(problem)
+    for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16")):
+        whole = TensorSpec((9, 70, 2, 2), format_)
+        got = unpack(host_array(examples.buffer(problem, 0, whole, 0, images), whole), whole)
+        np.testing.assert_array_equal(got[images], x.astype(got.dtype))
+        assert len(np.unique(got, axis=0)) == count
+    spec = problem.inputs[1]
+    np.testing.assert_array_equal(
+        host_array(examples.buffer(problem, 1, spec, 0, images), spec), y)

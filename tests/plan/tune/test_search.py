@@ -14,9 +14,9 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidate_checks import CandidateChecks
-from gossamer.plan.tune.rows import timed_problem
+from gossamer.plan.tune.rows import MeasuredLayer, timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -117,10 +117,10 @@ def test_the_rounds_measure_what_a_plan_would_take(
     known(algorithm)
     conv, rounds = layer(), []
 
-    def promising() -> list[tuple[Layer, Candidate]]:
+    def promising() -> list[tuple[MeasuredLayer, Candidate]]:
         candidates = tuner.candidates(request)
         rounds.append([candidate.expected_us is not None for candidate in candidates])
-        return [(conv, candidates[5])]
+        return [(request, candidates[5])]
 
     tuner = paced_tuner("quick")
     request = MeasuredLayer(conv, [algorithm], paced_device)

@@ -24,9 +24,9 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import refine
 from gossamer.plan.choose.network import conversion_layer
 from gossamer.plan.plan import Plan
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.rows import Row
+from gossamer.plan.tune.rows import MeasuredLayer, Row
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.fixtures import is_slow

@@ -1,5 +1,4 @@
-"""Makes cases of whole binary networks with the shapes of the literature. The rows of plans also
-show the memory that the plans take.
+"""Makes cases of whole binary networks with the shapes of the literature.
 
 The weights of a binary layer are drawn from 1 and -1. Each scale is a power of 2 or minus a power
 of 2. Biases are multiples of 1/2, and inputs are multiples of 1/16. All sums before the classifier
@@ -20,8 +19,7 @@ from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.plan.program import Program
-from gossamer.plan.report.bits import computes_on_bits, memory_use
-from gossamer.plan.run.context import Context
+from gossamer.plan.report.bits import computes_on_bits
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.work import Case
 
@@ -52,7 +50,8 @@ def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -
 
     return network_case(SUITE, replace(network, torch=module), batch, setting, force_each=True,
                         between_layers=network.name == _BODY,
-                        x=_steps(input_of(network, batch)), described=described)
+                        x=_steps(input_of(network, batch)),
+                        described=lambda context: shares_text(context.program))
 
 
 @cache
@@ -200,16 +199,6 @@ class _Builder:
         """Notes channels and size of a layer's result, and returns its name."""
         self._shapes[name] = shape
         return name
-
-
-def described(context: Context) -> str:
-    """Returns the text that a plan's row shows after the names of the algorithms. The text has the
-    memory of weights and activations, and the three shares of the time that shares_text()
-    returns."""
-    use = memory_use(context.program, context.steps.states)
-    if use is None:
-        return "no layer on bits"
-    return "; ".join(text for text in (shares_text(context.program), str(use)) if text)
 
 
 def shares_text(program: Program) -> str:

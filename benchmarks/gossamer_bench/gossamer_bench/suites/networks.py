@@ -149,7 +149,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",
-            config if described is None else f"{config}; {described(context)}", precision,
+            "; ".join(filter(None, (config, described and described(context)))), precision,
             # as the thread that calls ONNX Runtime
             around=nullcontext if device.compiles else partial(bound, allowed()[:1]))
 

@@ -16,10 +16,11 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.ops.fused.problem import ReshapeProblem
+from gossamer.plan.choose.first_choices import FirstChoices
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
-from gossamer.plan.choose.planner import FirstChoices, Planner
+from gossamer.plan.choose.planner import Planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import Policy, eligibility
+from gossamer.plan.policy import eligibility
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.space import Space
@@ -128,8 +129,8 @@ def test_which_reshapes_leave_words_as_they_are(shape: tuple[int, ...], target: 
                                                 words: bool) -> None:
     bits, floats = TensorSpec(shape, Format("packed32", "bits")), default_spec(target)
     facts = {"x": PLUS_MINUS_ONE, "y": PLUS_MINUS_ONE}
-    first = FirstChoices(Network([], 2, {"x": bits}, {}, {}), find("host"), Policy())
-    builder = ProgramBuilder(2, {"x": bits}, {}, first.choice)
+    network = Network([], 2, {"x": bits}, {}, {})
+    builder = ProgramBuilder(network, FirstChoices(network, find("host")).choice)
     builder.add(Layer("reshape", ["x"], ["y"], ReshapeProblem(default_spec(shape), target),
                       facts=facts))
     assert builder.specs["y"] == (TensorSpec(target, bits.format) if words else floats)
@@ -161,7 +162,7 @@ def program_of(layers: list[Layer], device: Device, **layouts: str) -> Program:
                else ToyConv("reader", reads=Format(layouts[layer.name])))
         return LayerChoice(toy, next(iter(toy.variants(layer.problem, device))), device)
 
-    builder = ProgramBuilder(1, {"x": default_spec(SHAPE)}, {}, decide)
+    builder = ProgramBuilder(Network(layers, 1, {"x": default_spec(SHAPE)}, {}, {}), decide)
     for layer in layers:
         builder.add(layer)
     return builder.finish({name: default_spec(SHAPE) for name in ("y", "z")})

@@ -65,12 +65,7 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     assert stored.get(problem(3)) == [measured("tile=4")]
     assert stored.get(problem()) == before
     assert len(list(tmp_path.rglob("*.*"))) == 1
-    monkeypatch.undo()
-    monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
-    if obstacle == "a file for a folder":
-        folder.unlink()
-    stored.put({problem(4): [measured()]})
-    assert stored.is_kept and cache(folder).get(problem(2)) == [big]
+    assert not stored.is_kept
 
 
 def test_a_read_only_folder_with_a_journal_is_not_read(tmp_path, monkeypatch):
@@ -83,15 +78,6 @@ def test_a_read_only_folder_with_a_journal_is_not_read(tmp_path, monkeypatch):
     assert f"{path} cannot be read (another process was writing" in notice
 
 
-def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatch):
-    stored = cache(tmp_path)
-    with monkeypatch.context() as patch, pytest.warns(GossamerWarning):
-        _fill_disk(patch)
-        stored.put({problem(1): [measured()]})
-    stored.put({problem(2): [measured()]})
-    assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
-
-
 def test_what_is_not_on_disk_is_told(tmp_path):
     stored = cache(tmp_path)
     assert stored.is_kept
@@ -102,9 +88,6 @@ def test_what_is_not_on_disk_is_told(tmp_path):
     with pytest.warns(GossamerWarning, match="cannot be written"):
         stored.put({problem(2): [measured()]})
     assert not stored.is_kept
-    tmp_path.unlink()
-    stored.put({problem(3): [measured()]})
-    assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
 
 
 def test_writing_keeps_what_others_wrote_meanwhile(tmp_path):
@@ -152,23 +135,19 @@ def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
 posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of POSIX")
 
 
-def test_a_data_base_that_is_locked_too_long_only_delays_the_writing(tmp_path, monkeypatch):
+def test_a_data_base_that_is_locked_too_long_is_not_waited_for_again(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "_BUSY_SECONDS", 0.3)
     stored = cache(tmp_path)
     stored.put({problem(0): [measured()]})
     with contextlib.closing(sqlite3.connect(stored.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         start = time.monotonic()
-        for _ in range(10):
-            stored.put({problem(1): [measured()]})
-            cache(tmp_path).get(problem(0))
-        # many accesses wait no longer than one
+        with pytest.warns(GossamerWarning, match="locked"):
+            for _ in range(10):
+                stored.put({problem(1): [measured()]})
+        # many writes wait no longer than one
         assert 0.2 < time.monotonic() - start < 1.5
         assert not stored.is_kept and stored.get(problem(1)) == [measured()]
-    (notice,) = stored.messages
-    assert "locked" in notice and str(stored.path) in notice
-    stored.put({problem(2): [measured()]})
-    assert stored.is_kept and cache(tmp_path).get(problem(1)) == [measured()]
 
 
 def _tune(folder, number, barrier):
