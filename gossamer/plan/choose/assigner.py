@@ -295,8 +295,10 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
                 row.setdefault(algorithm, reason)
             # the fastest candidate of an algorithm comes last: its reason replaces the others
             for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
-                row[candidate.algorithm.name] = candidate.measured.failure or f"{name}: " + (
-                    compared(candidate.cost, alone_us) if fused is None
-                    else f"its layers are computed in {fused}")
+                row[candidate.algorithm.name] = candidate.measured.failure or (
+                    f"{forced} is forced" if forced in {taken[step].algorithm.name
+                                                        for step in steps}
+                    else f"{name}: {compared(candidate.cost, alone_us)}" if fused is None
+                    else f"{name}: its layers are computed in {fused}")
             row.pop(taken[step_of[covers[0]]].algorithm.name, None)
     return reasons
