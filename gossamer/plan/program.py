@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from gossamer.ops.lru_cache import digest
 from gossamer.ops.weights import Pack, Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
-
-if TYPE_CHECKING:
-    from gossamer.plan.tune.rows import MeasuredLayer
 
 _DIGITS = 16
 """Number of hexadecimal digits in a digest of constants."""
@@ -165,7 +162,8 @@ class Program:
     aliases: for each value that shares the memory of another value, the name of the other value.
     constants: the arrays of constant values, by name.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and fusions that were measured to choose the steps.
+    measured: all layers and fusions that were measured to choose the steps, each a MeasuredLayer
+    (see tune/rows.py).
     locations: for each value that is stored in channels of another value, the name of the other
     value. Its format says which channels belong to it.
     cost_us: the cost of the plan assignment: the sum of the steps' times in microseconds. A step
@@ -181,7 +179,7 @@ class Program:
     constants: dict[str, np.ndarray]
     inputs: dict[str, str]
     outputs: dict[str, str]
-    measured: Sequence[MeasuredLayer] = ()
+    measured: Sequence[Any] = ()
     locations: dict[str, str] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
