@@ -167,17 +167,18 @@ def compared(cost: float, taken: float) -> str:
     return f"{text}, but the plan is no faster with it"
 
 
+def fastest(candidates: Iterable[Candidate]) -> dict[str, Candidate]:
+    """Return the fastest candidate of each algorithm, by the algorithm's name."""
+    return {candidate.algorithm.name: candidate for candidate in reversed(
+        sorted(candidates, key=lambda candidate: candidate.cost))}
+
+
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate) -> dict[str, str]:
-    """Return why the best candidate of each other algorithm was not chosen.
+    """Return why the fastest candidate of each other algorithm was not chosen.
 
     The keys are names of algorithms.
     """
-    best: dict[str, Candidate] = {}
-    for candidate in candidates:
-        name = candidate.algorithm.name
-        if name not in best or candidate.cost < best[name].cost:
-            best[name] = candidate
-    return {name: why_not(candidate, taken) for name, candidate in best.items()
+    return {name: why_not(candidate, taken) for name, candidate in fastest(candidates).items()
             if name != taken.algorithm.name}
 
 

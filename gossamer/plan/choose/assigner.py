@@ -15,7 +15,7 @@ from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.host_threads import ONE, THREADS
 from gossamer.ops.packed import formats_for
-from gossamer.plan.candidate import Candidate, compared, why_not_others
+from gossamer.plan.candidate import Candidate, compared, fastest, why_not_others
 from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, has_same_packing
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
@@ -293,9 +293,8 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
             alone_us = sum(taken[step].cost for step in steps)
             for algorithm, reason in fusion.reasons.items():
                 row.setdefault(algorithm, reason)
-            # the fastest candidate of an algorithm comes last: its reason replaces the others
-            for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
-                row[candidate.algorithm.name] = candidate.measured.failure or (
+            for algorithm, candidate in fastest(fusion.candidates).items():
+                row[algorithm] = candidate.measured.failure or (
                     f"{forced} is forced" if forced in {taken[step].algorithm.name
                                                         for step in steps}
                     else f"{name}: {compared(candidate.cost, alone_us)}" if fused is None

@@ -13,7 +13,7 @@ from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 from gossamer.ops.conv2d.sparse.formats import DENSEST
-from gossamer.plan.candidate import Candidate, counted, why_not
+from gossamer.plan.candidate import Candidate, counted, fastest, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import zeros
@@ -331,10 +331,9 @@ def _measured(step: Step) -> dict[str, Any]:
             _candidate(candidate, "taken" if candidate is taken else why_other(candidate))
             for candidate in step.candidates]}
     if taken is None:
-        # an algorithm's fastest candidate comes last: its reason replaces those of the slower ones
-        slowest_first = sorted(step.candidates, key=lambda candidate: -candidate.cost)
         return {**columns, "rejected": {**step.rejected, **{
-            candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
+            name: why_other(candidate)
+            for name, candidate in fastest(step.candidates).items()}}}
     comparable = math.isfinite(dense) and taken.cost > 0 and not step.in_place
     reason = why_other(best_dense) if comparable and best_dense and dense < taken.cost else ""
     times = {name: 0.0 if step.in_place and name != "error" else getattr(taken.measured, name)

@@ -192,7 +192,11 @@ class Tuner:
             finally:
                 self.not_tried += sum(row.measured is not None and row.measured.not_tried
                                       for row in self._own)
-                self._store()
+                try:
+                    self._store()
+                except KeyboardInterrupt:
+                    self._store()  # the interrupt ended the writing
+                    raise
         for node in nodes:
             node.candidates = self.candidates(node)
 
