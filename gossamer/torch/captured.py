@@ -33,7 +33,7 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 """Names of the dtypes for which _formats_of() can return a format."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _RANDOM_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
-_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 @dataclass

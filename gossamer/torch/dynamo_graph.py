@@ -40,7 +40,7 @@ def target_name(node: fx.Node) -> str:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Convert a graph of Dynamo to a function of its inputs.
 
-    Since torch 2.5, Dynamo passes weights as arguments. The weights become attributes of the
+    Dynamo passes weights as arguments. The weights become attributes of the
     module, because only weights that are known in advance can be packed. An argument that is a size
     is replaced by the size of a tensor. Raises UnsupportedError if no tensor has this size.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import logging
 import re
 import sys
@@ -32,13 +31,10 @@ from gossamer.torch.exporter_forms import (
     mark,
     set_names,
 )
-from gossamer.torch.library import exports_programs, version
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
 """Prefix of the module's weights in the exported network."""
-_SCRIPT_OPSET = 17
-"""Opset for torch's older exporter."""
 _RANDOM = re.compile(
     r"^(rand|randn|randint|randperm|bernoulli|multinomial|normal|uniform)(_like)?_?$")
 """Names of operators that draw random numbers."""
@@ -167,23 +163,18 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
 
-    def network(program: Any, free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-        make = _from_program if exports_programs() else _from_script
-        with warnings.catch_warnings(), torch.no_grad(), _quiet_registration():
-            warnings.simplefilter("ignore")
-            return make(program, wrapped, tensors, inputs.names, _output_names(outputs), free)
-
+    names = inputs.names, _output_names(outputs)
     try:
         try:
-            model, program = network(program, sizes_are_free)
+            model, program = _from_program(program, *names)
         except Exception as error:
             if not any(sizes_are_free):
                 raise
             # ONNX cannot express some ops for a free batch size, such as a grouped convolution
             # whose number of groups depends on the batch size
             fixed = _cause(error)
-            all_fixed = [False] * len(tensors)
-            model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)
+            model, program = _from_program(_export(wrapped, tensors, [False] * len(tensors)),
+                                           *names)
     except Exception as error:
         raise UnsupportedError(f"{type(module).__name__} cannot be exported: "
                                f"{_cause(error)}") from error
@@ -280,18 +271,20 @@ def _check_training(program: Any) -> None:
                                "module.eval(), or give random numbers as an input")
 
 
-def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
-                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
+def _from_program(program: Any, names: list[str],
+                  output_names: list[str]) -> tuple[onnx.ModelProto, Any]:
     """Return the network of a program, and the functional program.
 
     The functional program writes nothing in place; its nodes have the names of the network's
     values.
     """
-    # unoptimised: gossamer folds constants with higher accuracy, and weights keep their names
-    export = _exporter(_REGISTERING.intersection(sys.modules))
-    result = export(decomposed(program), verbose=False, optimize=False)
+    with warnings.catch_warnings(), torch.no_grad(), _quiet_registration():
+        warnings.simplefilter("ignore")
+        # unoptimised: gossamer folds constants with higher accuracy, and weights keep their names
+        export = _exporter(_REGISTERING.intersection(sys.modules))
+        result = export(decomposed(program), verbose=False, optimize=False)
+    make_plain(result.model)
     model = result.model_proto
-    make_plain(model)
     set_names(model.graph, names, output_names)
     return model, result.exported_program
 
@@ -329,26 +322,6 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
     except (ImportError, AttributeError, TypeError):  # other versions of torch differ internally
         pass
     return partial(torch.onnx.export, dynamo=True)
-
-
-def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
-                 output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Return the network as torch's older exporter writes it, and the functional program.
-
-    The functional program writes nothing in place. The older exporter is for versions of torch that
-    cannot convert programs to ONNX.
-    """
-    content = io.BytesIO()
-    axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
-    axes |= {name: {0: "batch"} for name in output_names if axes}
-    torch.onnx.export(wrapped, tuple(tensors), content, input_names=names,
-                      output_names=output_names, dynamic_axes=axes,
-                      training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
-                      opset_version=_SCRIPT_OPSET,
-                      **({"dynamo": False} if version() >= (2, 5) else {}))
-    # programs of older versions are functional already
-    functional = program.run_decompositions({}) if version() >= (2, 6) else program
-    return onnx.load_from_string(content.getvalue()), functional
 
 
 def _cause(error: BaseException) -> str:

@@ -9,11 +9,9 @@ does.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 
@@ -25,8 +23,6 @@ Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 """Output sizes of an interpolation, and its scale factors. The factors are None if forward passes
 none."""
 _aten = torch.ops.aten
-_MOST_BYTES = 1 << 16
-"""Largest number of bytes of a constant that is read as sizes or an index."""
 _BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
@@ -128,23 +124,18 @@ _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
 """Replacements of operators in decomposed()."""
 
 
-def make_plain(model: onnx.ModelProto) -> None:
+def make_plain(model: Any) -> None:
     """Replace SplitToSequence by Split, and CastLike by Cast, in place.
 
-    A SplitToSequence is replaced only if its tensors are read by constant indices, each at most
-    once. A CastLike is replaced only if its target type is known.
+    A SplitToSequence is replaced only if its tensors are read by constant indices, and a CastLike
+    only if its target type is known. No constants are folded.
+
+    model: an onnx_ir.Model.
     """
-    graph = model.graph
-    infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
-    types = {name: info.elem_type for name, info in infos.items()}
-    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "CastLike" and types.get(node.input[1]):
-            node.op_type = "Cast"
-            node.attribute.append(onnx.helper.make_attribute("to", types[node.input[1]]))
-            del node.input[1]
-    _make_splits(graph, {name: [dim.dim_value for dim in info.shape.dim]
-                         for name, info in infos.items()})
+    from onnxscript.optimizer import fold_constants, remove_unused_nodes
+
+    fold_constants(model, should_fold=lambda node: False)
+    remove_unused_nodes(model)
 
 
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -172,71 +163,6 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             values[:] = [names.get(name, name) for name in values]
         for inner in subgraphs(node):
             _rename(inner, names)
-
-
-def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> None:
-    constants = _constants(graph)
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    replaced: dict[int, onnx.NodeProto] = {}
-    dropped: set[int] = set()
-    for node in graph.node:
-        if node.op_type != "SplitToSequence":
-            continue
-        parts = readers[node.output[0]]
-        sizes = _sizes(node, constants, shapes)
-        taken = [int(constants[part.input[1]]) if part.op_type == "SequenceAt" and (
-            part.input[1] in constants) else -1 for part in parts]
-        if sizes is None or min(taken, default=-1) < 0 or len(set(taken)) < len(taken):
-            continue
-        names = [f"{node.output[0]}.{index}" for index in range(len(sizes))]
-        for part, index in zip(parts, taken, strict=True):
-            names[index] = part.output[0]
-            dropped.add(id(part))
-        graph.initializer.append(onnx.numpy_helper.from_array(
-            np.asarray(sizes, np.int64), f"{node.output[0]}.sizes"))
-        replaced[id(node)] = onnx.helper.make_node(
-            "Split", [node.input[0], f"{node.output[0]}.sizes"], names, node.name,
-            axis=_attribute(node, "axis", 0))
-    nodes = [replaced.get(id(node), node) for node in graph.node if id(node) not in dropped]
-    if replaced:
-        kept = onnx.GraphProto()
-        kept.node.extend(nodes)
-        del graph.node[:]
-        graph.node.extend(kept.node)
-
-
-def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
-           shapes: Mapping[str, list[int]]) -> list[int] | None:
-    """Return the sizes of the results of a split; None if unknown."""
-    if len(node.input) < 2 or node.input[1] not in constants:
-        return None
-    sizes = constants[node.input[1]]
-    if sizes.ndim:
-        return [int(size) for size in sizes]
-    shape = shapes.get(node.input[0], [])
-    axis = _attribute(node, "axis", 0)
-    length = shape[axis] if -len(shape) <= axis < len(shape) else 0
-    size = int(sizes)
-    if not length or size < 1:
-        return None
-    return [min(size, length - begin) for begin in range(0, length, size)]
-
-
-def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
-             if tensor.ByteSize() <= _MOST_BYTES and tensor.data_type == onnx.TensorProto.INT64}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value" and (
-                node.attribute[0].t.ByteSize() <= _MOST_BYTES):
-            found[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
-    return found
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:

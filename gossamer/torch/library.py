@@ -6,25 +6,21 @@ from importlib.util import find_spec
 
 from gossamer.errors import InputError, installing
 
-OLDEST = (2, 4)
-"""Oldest supported version of PyTorch."""
-OLDEST_WITH_ONNX_PROGRAMS = (2, 6)
-"""Oldest version that converts an exported program to ONNX."""
+OLDEST = (2, 6)
+"""Oldest supported version of PyTorch: the first that converts an exported program to ONNX."""
 
 
 def check_torch() -> None:
-    """Raise InputError if PyTorch is missing or too old."""
+    """Raise InputError if PyTorch is missing or too old, or onnxscript is missing."""
     if find_spec("torch") is None:
         raise InputError(f"PyTorch is not installed; {installing('torch')}, or follow the "
                          "instructions for your GPU on pytorch.org")
+    if find_spec("onnxscript") is None:
+        raise InputError(f"onnxscript, which PyTorch exports by, is not installed; "
+                         f"{installing('torch')}")
     if version() < OLDEST:
         raise InputError(f"PyTorch {'.'.join(map(str, version()))} is too old: expected "
                          f"{'.'.join(map(str, OLDEST))} or later; pip install --upgrade torch")
-
-
-def exports_programs() -> bool:
-    """Return whether torch and onnxscript can export programs to ONNX."""
-    return version() >= OLDEST_WITH_ONNX_PROGRAMS and find_spec("onnxscript") is not None
 
 
 def version() -> tuple[int, int]:

@@ -145,16 +145,6 @@ def test_exported_program_is_taken(module):
     assert same(fast, other, images(3))
 
 
-def test_older_exporter_gives_the_same_network(module, monkeypatch):
-    monkeypatch.setattr(exported, "exports_programs", lambda: False)
-    fast = gossamer.optimize(module, images())
-    x = images(3)
-    assert same(fast, module, x)
-    module.head.weight.data = module.head.weight.data * 2
-    fast.update(module)
-    assert same(fast, module, x)
-
-
 def test_inputs_that_need_gradients_are_an_error(fast):
     x = images().requires_grad_()
     with pytest.raises(InputError, match=r"input 'x' requires a gradient.*x\.detach\(\)"):
