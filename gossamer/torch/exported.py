@@ -284,9 +284,8 @@ def _from_program(program: Any, names: list[str],
         export = _exporter(_REGISTERING.intersection(sys.modules))
         result = export(decomposed(program), verbose=False, optimize=False)
     make_plain(result.model)
-    model = result.model_proto
-    set_names(model.graph, names, output_names)
-    return model, result.exported_program
+    set_names(result.model, names, output_names)
+    return result.model_proto, result.exported_program
 
 
 @contextmanager

@@ -8,7 +8,6 @@ does.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ import torch
 
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph
-from gossamer.onnx_model import subgraphs
 
 Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 """Output sizes of an interpolation, and its scale factors. The factors are None if forward passes
@@ -138,31 +136,20 @@ def make_plain(model: Any) -> None:
     remove_unused_nodes(model)
 
 
-def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Set the names of a graph's inputs and outputs.
+def set_names(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Set the names of a model's inputs and outputs.
 
     The exporter names values after torch's functions. If another value already has one of the given
     names, that value is renamed.
+
+    model: an onnx_ir.Model.
     """
-    names: dict[str, str] = {}
-    for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
-        names.update(zip([info.name for info in infos], wanted, strict=True))
-    taken = {name for node in graph.node for name in node.output}.union(
-        tensor.name for tensor in graph.initializer)
-    for name in taken.intersection(names.values()).difference(names):
-        names[name] = next(other for number in itertools.count(1)
-                           if (other := f"{name}_{number}") not in taken | set(names.values()))
-    _rename(graph, names)
+    from onnx_ir.passes.common import NameFixPass
 
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        value.name = names.get(value.name, value.name)
-    for node in graph.node:
-        for values in (node.input, node.output):
-            values[:] = [names.get(name, name) for name in values]
-        for inner in subgraphs(node):
-            _rename(inner, names)
+    for values, names in ((model.graph.inputs, inputs), (model.graph.outputs, outputs)):
+        for value, name in zip(values, names, strict=True):
+            value.name = name
+    NameFixPass()(model)
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
