@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,19 +13,19 @@ from typing import IO, Annotated, Any
 import numpy as np
 import typer
 from PIL import Image
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
 from gossamer.cli import arguments
 from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.report import input_bar
+from gossamer.cli.run_inputs import picture_files
 from gossamer.detect.decoding import Box
 from gossamer.detect.detector import Detector
 from gossamer.detect.drawing import draw_boxes
 from gossamer.device.registry import names_several
 from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
-from gossamer.io.images import FORMATS, load_image
+from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
 from gossamer.io.output_files import check_place, replacing
 from gossamer.plan.candidate import counted
@@ -61,7 +60,9 @@ def detect(
     as_json: arguments.JsonOption = False,
 ) -> None:
     """Find objects on photos, and draw boxes around them."""
-    paths = _photos(images)
+    if "" in images:
+        raise InputError("IMAGE: the name is empty; expected a photo or a folder of photos")
+    paths = list(map(Path, picture_files(images)))
     out = None if output is None else DetectOutput(output, paths, [model, weights, names])
     class_names = None if names is None else read_names(names, "--names")
     if names_several(device):
@@ -85,35 +86,6 @@ def detect(
         terminal.print_line(f"written: {output}")
     if run.failed:
         raise typer.Exit(2)
-
-
-def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos; a folder is replaced by its photos, sorted by name.
-
-    Images in unsupported formats are skipped, and listed in a notice. Raises InputError for a
-    folder without photos.
-    """
-    Image.init()
-    paths: list[Path] = []
-    for text in images:
-        if not text:
-            raise InputError("IMAGE: the name is empty; expected a photo or a folder of photos")
-        if not Path(text).is_dir():
-            paths.append(Path(text))
-            continue
-        inside = sorted(path for path in Path(text).iterdir() if not path.name.startswith(".")
-                        and path.suffix.lower() in Image.EXTENSION and path.is_file())
-        photos = [path for path in inside if Image.EXTENSION[path.suffix.lower()] in FORMATS]
-        if not photos:
-            raise InputError(f"{text}: contains no photos ({', '.join(FORMATS)}; subfolders are "
-                             "not searched)")
-        if len(photos) < len(inside):
-            left_out = [path.name for path in inside if path not in photos]
-            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            terminal.notice(f"{text}: skipped {', '.join(left_out[:3])}{more}; the supported "
-                            f"formats are {', '.join(FORMATS)}", "warning")
-        paths += photos
-    return paths
 
 
 def _as_option(message: str, names: Path | None) -> str:
@@ -148,12 +120,8 @@ class _Run:
 
     def detect(self, paths: Sequence[Path]) -> None:
         """Find the objects on all photos with a progress bar; report unreadable photos."""
-        console = Console(stderr=True)
-        with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
-                      TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
-                      transient=True, disable=not console.is_terminal or len(paths) < 2,
-                      redirect_stdout=sys.stdout.isatty()) as progress:
-            task = progress.add_task("", total=len(paths), rate="")
+        with input_bar() as progress:
+            task = progress.add_task("detecting", total=len(paths))
             start = time.perf_counter()
             for index, (count, photos) in enumerate(self._batches(paths)):
                 self._detect(photos)
@@ -163,7 +131,7 @@ class _Run:
                 else:
                     self.timed += len(photos)
                     self.seconds = now - start
-                progress.update(task, advance=count, rate=self.rate_text)
+                progress.update(task, advance=count, description=f"detecting {self.rate_text}")
 
     @property
     def rate_text(self) -> str:

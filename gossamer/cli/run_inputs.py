@@ -231,8 +231,12 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
     return _samples(model, graph, Path(tables[0]), batch, label)
 
 
-def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
-              batch: int | None, *, is_planned: bool) -> RowInputs:
+def picture_files(sources: Sequence[str]) -> list[str]:
+    """Return the given files, and the pictures in the given folders, each once.
+
+    Files in folders that are no pictures are counted in a notice. Raises InputError for a source
+    that does not exist, and for a folder without pictures.
+    """
     files: list[str] = []
     others = 0
     for source in sources:
@@ -247,7 +251,12 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
             raise InputError(f"{source}: no such file or folder{similar_file(source)}")
     if others:
         terminal.notice(f"{counted(others, 'file')} skipped: not image files by their suffix")
-    files = list(dict.fromkeys(files))
+    return list(dict.fromkeys(files))
+
+
+def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
+              batch: int | None, *, is_planned: bool) -> RowInputs:
+    files = picture_files(sources)
     prepare = photo_options.preprocessing(model, graph, options)
     size = _batch(graph, batch, len(files))
     graph = graph if is_planned else taking_photos(graph, prepare)
