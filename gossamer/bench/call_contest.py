@@ -136,8 +136,7 @@ def _row(case: Case, contender: CalledContender, error: float, times: CallTimes,
     timing, runs = times.timing, contender.runs or 1
     us, is_single = timing.median_us / runs, contender.runs is None
     config = "; ".join(filter(None, (
-        contender.described(us), contender.config,
-        *((str(load), times.histogram()) if is_single else ()))))
+        contender.described(us), contender.config, str(load) if is_single else "")))
     return ResultRow(case.suite, case.name, contender.contender, contender.device.api,
                      contender.precision, contender.layout, config, case.batch, us,
                      timing.p25_us / runs, timing.p75_us / runs, error, None, case.density,

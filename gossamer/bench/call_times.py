@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 
 Call = Callable[[], object]
@@ -26,9 +25,6 @@ _SPIN_S = 2e-4
 
 A sleep until the call is due may end too late.
 """
-_BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
-        "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
-        "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
 
 
 @dataclass(frozen=True)
@@ -82,16 +78,6 @@ class CallTimes:
         return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
                 "calls": float(len(self.samples)),
                 "calls_a_second": len(self.samples) / self.elapsed_s}
-
-    def histogram(self, columns: int = 24) -> str:
-        """Return a text histogram of the times on a logarithmic axis."""
-        low, high = (float(np.quantile(self.samples, share)) for share in (0, 0.999))
-        edges = np.geomspace(low, max(high, low * 1.01), columns + 1)
-        counts = np.histogram(self.samples.clip(low, edges[-1]), edges)[0]
-        # round up, so that a column with a single call is visible
-        levels = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(int)
-        return (f"{duration_text(low)} {''.join(_BARS[level] for level in levels)} "
-                f"{duration_text(edges[-1])}")
 
 
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
