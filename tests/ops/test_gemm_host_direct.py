@@ -23,6 +23,7 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from tests.ops.arm import OnArm
 from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.harness import random_inputs, run_variant
+from tests.ops.processors import code_for, targets
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -31,26 +32,22 @@ BIAS_SUM = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
 
 
 @given(rows=st.integers(0, 70), columns=st.integers(1, 40), depth=st.integers(1, 90),
-       density=st.sampled_from([0.0, 0.1, 0.4]), epilogue=st.sampled_from([Epilogue(), BIAS_CLIP]))
+       density=st.sampled_from([0.0, 0.1, 0.4]), epilogue=st.sampled_from([Epilogue(), BIAS_CLIP]),
+       target=targets)
 @settings(max_examples=60)
-def test_any_product(rows: int, columns: int, depth: int, density: float,
-                     epilogue: Epilogue) -> None:
-    compare(GemmProblem(rows, columns, depth, epilogue), density)
+def test_any_product(rows: int, columns: int, depth: int, density: float, epilogue: Epilogue,
+                     target: native.Processor) -> None:
+    with code_for(target):
+        compare(GemmProblem(rows, columns, depth, epilogue), density)
 
 
-@pytest.mark.parametrize("lanes", [16, 8, 4])
-def test_products_of_few_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if lanes > native.processor().lanes:
-        pytest.skip(f"this processor has no vectors of {lanes} numbers")
-    older = replace(native.processor(), lanes=lanes, registers=32 if lanes == 16 else 16)
-    monkeypatch.setattr(native, "processor", lambda: older)
-
-    @given(rows=st.integers(1, 8), columns=st.integers(1, 300), depth=st.integers(1, 50),
-           epilogue=st.sampled_from([Epilogue(), BIAS_CLIP, BIAS_SUM]))
-    @settings(max_examples=30)
-    def check(rows: int, columns: int, depth: int, epilogue: Epilogue) -> None:
+@given(rows=st.integers(1, 8), columns=st.integers(1, 300), depth=st.integers(1, 50),
+       epilogue=st.sampled_from([Epilogue(), BIAS_CLIP, BIAS_SUM]), target=targets)
+@settings(max_examples=60)
+def test_products_of_few_rows(rows: int, columns: int, depth: int, epilogue: Epilogue,
+                              target: native.Processor) -> None:
+    with code_for(target):
         compare(GemmProblem(rows, columns, depth, epilogue), 1.0)
-    check()
 
 
 def compare(problem: GemmProblem, density: float) -> None:

@@ -19,6 +19,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.tensor import default_spec
 from tests.ops.arm import OnArm
 from tests.ops.harness import check_every_bit
+from tests.ops.processors import code_for, targets
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -35,24 +36,11 @@ def problems(draw: st.DrawFn) -> PoolProblem:
                        (1, draw(st.integers(1, 2))), draw(st.booleans()))
 
 
-@given(problem=problems(), spoilt=st.sampled_from([np.nan, np.inf, -np.inf]))
+@given(problem=problems(), spoilt=st.sampled_from([np.nan, np.inf, -np.inf]), target=targets)
 @settings(max_examples=60)
-def test_any_window(problem: PoolProblem, spoilt: float) -> None:
-    compare(problem, spoilt)
-
-
-@pytest.mark.skipif(native.absent() is not None or native.processor().lanes < 16,
-                    reason="needs a processor with AVX-512")
-@pytest.mark.parametrize("target", [native.Processor("haswell", "", 8, 16),
-                                    native.Processor("x86-64", "", 4, 16)], ids=["AVX2", "SSE2"])
-def test_older_processors(target: native.Processor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "processor", lambda: target)
-
-    @given(problem=problems())
-    @settings(max_examples=25)
-    def check(problem: PoolProblem) -> None:
-        compare(problem, np.nan)
-    check()
+def test_any_window(problem: PoolProblem, spoilt: float, target: native.Processor) -> None:
+    with code_for(target):
+        compare(problem, spoilt)
 
 
 @pytest.mark.parametrize("window", [((3, 3), (2, 2), (1, 1, 1, 1)), ((2, 3), (1, 3), (0, 2, 1, 1))])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gossamer.device.host import HostDevice
 from gossamer.device.native import processor as native
@@ -24,36 +22,17 @@ from tests.ops.conv2d.binary.signs import (
     check_exact,
     problems,
 )
+from tests.ops.processors import code_for, targets
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
-TARGETS = {
-    "AVX-512": native.Processor("icelake-server", "+avx512vpopcntdq", 16, 32),
-    "AVX-512 without VPOPCNTDQ": native.Processor("skylake-avx512", "", 16, 32),
-    "AVX2": native.Processor("haswell", "", 8, 16),
-    "SSE2": native.Processor("x86-64", "", 4, 16)}
 
 
-@given(problem=problems(largest=150), groups=st.booleans())
+@given(problem=problems(largest=150), target=targets)
 @settings(max_examples=80)
-def test_every_bit_of_any_layer(problem: Conv2dProblem, groups: bool) -> None:
-    check(problem if groups else ungrouped(problem))
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86 processor")
-@pytest.mark.parametrize("name", TARGETS)
-def test_other_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, target = native.processor(), TARGETS[name]
-    if target.lanes > own.lanes or (
-            target.features and target.features not in own.features.split(",")):
-        pytest.skip(f"this processor has no {name}")
-    monkeypatch.setattr(native, "processor", lambda: target)
-
-    @given(problem=problems())
-    @settings(max_examples=25)
-    def examine(problem: Conv2dProblem) -> None:
+def test_every_bit_of_any_layer(problem: Conv2dProblem, target: native.Processor) -> None:
+    with code_for(target):
         check(ungrouped(problem))
-    examine()
 
 
 ON_ARM = {
@@ -78,9 +57,7 @@ def ungrouped(problem: Conv2dProblem) -> Conv2dProblem:
 
 def check(problem: Conv2dProblem) -> None:
     algorithm = HostDirectPopcount()
-    if reason := algorithm.supports(problem, HOST):
-        assert problem.groups > 1 and "groups" in reason
-        return
+    assert algorithm.supports(problem, HOST) is None
     for seed, variant in enumerate(algorithm.variants(problem, HOST)):
         check_exact(algorithm, problem, variant, HOST, seed)
 

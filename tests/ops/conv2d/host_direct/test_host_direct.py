@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, problems
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants
+from tests.ops.processors import code_for, targets
 
 llvm = pytest.importorskip("llvmlite.binding")
 HOST = HostDevice()
@@ -59,31 +59,12 @@ def of_planes(draw: st.DrawFn) -> Conv2dProblem:
                          dilation, channels, draw(st.sampled_from(EPILOGUES)))
 
 
-OLDER = {"AVX2": native.Processor("haswell", "", 8, 16),
-         "SSE2": native.Processor("x86-64", "", 4, 16)}
-"""Targets whose instructions all processors of a kind have."""
-
-
 @given(problem=st.one_of(problems(), larger(), of_planes()),
-       density=st.sampled_from([0.0, 0.05, 0.4, 1.0]))
-@settings(max_examples=60)
-def test_any_problem(problem: Conv2dProblem, density: float) -> None:
-    compare(problem, density)
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86 processor")
-@pytest.mark.parametrize("name", OLDER)
-def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "AVX2" and native.processor().lanes < 8:
-        pytest.skip("this processor has no AVX2")
-    monkeypatch.setattr(native, "processor", lambda: OLDER[name])
-
-    @given(problem=st.one_of(problems(), larger(), of_planes()),
-           density=st.sampled_from([0.05, 0.4, 1.0]))
-    @settings(max_examples=25)
-    def check(problem: Conv2dProblem, density: float) -> None:
+       density=st.sampled_from([0.0, 0.05, 0.4, 1.0]), target=targets)
+@settings(max_examples=80)
+def test_any_problem(problem: Conv2dProblem, density: float, target: native.Processor) -> None:
+    with code_for(target):
         compare(problem, density)
-    check()
 
 
 def compare(problem: Conv2dProblem, density: float) -> None:
