@@ -87,10 +87,10 @@ def test_every_form(compiled_device: Device, stride: int) -> None:
     if not is_slow(compiled_device):
         assert {form_of(v) for v in variants} == {
             replace(form, masked=masked) for form in FORMS for masked in (0, 1)}
-    if compiled_device.api != "cuda":  # a build takes half a second
+    if compiled_device.api != "cuda":  # a build takes half a second: each form with one stride
         few = 8 if is_slow(compiled_device) else 4
         variants = [v for i, v in enumerate(sorted(variants, key=lambda v: v.config_text))
-                    if i % few == i // few % 4]
+                    if i % few == i // few % 4 and (i // few + i // few // 4) % 2 == stride - 1]
     check(problem, sparse(problem, 0.3), compiled_device, variants)
 
 
