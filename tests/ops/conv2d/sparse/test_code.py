@@ -121,11 +121,12 @@ def test_configs_that_fit_badly(config: GeneratedConfig) -> None:
     GeneratedConfig(3, 3, 2, 2, 4, staggered_entries=4, prefetch_warps=1)])
 def test_prefetch_warps(config: GeneratedConfig) -> None:
     """The configs have one, two, three, four and more stages, and one has more prefetch warps than
-    others; at the end a block has nothing to do."""
-    problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
+    others; the blocks of one group have nothing to do."""
+    # small tiles of a small image, of which there are several all the same
+    height, width = (9, 8) if config.channels > 3 else (5, 4)
+    problem = Conv2dProblem(3, 16, height, width, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
     arrays = sparse(problem, 0.2)
-    check_config(problem, config, arrays)
     arrays["weight"][:12] = 0
     check_config(problem, config, arrays)
 
