@@ -24,13 +24,13 @@ from tests.tolerances import normalised_error, tolerance
 BINARY = ("cnv_w1a1_cifar10", "lfc_w1a1_mnist", "resnet18_w1a1_cifar10")
 
 IMAGES = {
-    "cnv_w1a1_cifar10": {"host": 1000, "opencl": 1000, "cuda": 1000},
+    "cnv_w1a1_cifar10": {"host": 200, "opencl": 200, "cuda": 1000},
     "lfc_w1a1_mnist": {"host": 1000, "opencl": 1000, "cuda": 1000},
     # 1.1 GFLOP an image: one thread of the host computes 20 images a second, and OpenCL on a
     # processor a few
-    "resnet18_w1a1_cifar10": {"host": 300, "opencl": 20, "cuda": 1000},
+    "resnet18_w1a1_cifar10": {"host": 100, "opencl": 20, "cuda": 1000},
 }
-"""Number of images from end to end for each kind of device: 1,000 where they take seconds."""
+"""Number of images from end to end for each kind of device: 1,000 where they take a second."""
 
 BLOCK = 20
 """Number of images that run at once. An image is traced within its block, as another batch size may
