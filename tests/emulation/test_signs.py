@@ -34,7 +34,6 @@ from tests.ops.conv2d.binary.signs import (
 )
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_binary_fusions import ABOVE, check_variant, fusion
-from tests.ops.test_binary_gemm import check_variant as check_product
 
 
 def borders(epilogue: Epilogue, known: ValueFacts, groups: int = 1) -> Conv2dProblem:
@@ -196,7 +195,7 @@ def test_it_computes_matrix_products(emulate: Emulate, mode: str, rows: int,
     tested = {replace(variant, config=tile.config)
               for variant in algorithm.variants(problem, device)}
     for variant in tested:
-        check_product(algorithm, problem, variant, device)
+        check_exact(algorithm, problem, variant, device)
 
 
 def test_popcount_has_no_race(emulate: Emulate) -> None:

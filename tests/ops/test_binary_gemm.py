@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, integers
-from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
+from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.gemm.binary import (
     BitTensorCoreGemm,
     HostDirectPopcountGemm,
@@ -26,28 +25,16 @@ from tests.ops.conv2d.binary.signs import (
     EPILOGUES,
     RESIDUAL,
     SCALED,
+    check_exact,
 )
-from tests.ops.harness import check_every_bit
 
 
-def check_exact(algorithm: Algorithm, problem: GemmProblem, device: Device, choice: int,
-                seed: int) -> None:
+def check(algorithm: Algorithm, problem: GemmProblem, device: Device, choice: int,
+          seed: int) -> None:
     """Fails unless the results of the variant of a number equal those of integer arithmetic."""
     assert algorithm.supports(problem, device) is None
     variants = list(algorithm.variants(problem, device))
-    check_variant(algorithm, problem, variants[choice % len(variants)], device, seed)
-
-
-def check_variant(algorithm: Algorithm, problem: GemmProblem, variant: Variant, device: Device,
-                  seed: int = 0) -> None:
-    """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
-    rng = np.random.default_rng(seed)
-    arrays = {name: rng.choice([-1.5, -0.25, 0.0, 1.0, 3.0], shape).astype(np.float32)
-              for name, shape in problem.weight_shapes.items()}
-    arrays["weight"] = (rng.choice([-1, 1], (problem.columns, problem.depth)) * rng.choice(
-        [0.25, 1.0, 2.0], (problem.columns, 1))).astype(np.float32)
-    inputs = problem.example_inputs(rng)
-    check_every_bit(algorithm, problem, variant, device, arrays, inputs)
+    check_exact(algorithm, problem, variants[choice % len(variants)], device, seed)
 
 
 @st.composite
@@ -68,7 +55,7 @@ def test_every_bit_of_any_product(algorithm: Algorithm, problem: GemmProblem, ch
                                   seed: int) -> None:
     if "llvmlite" in (algorithm.supports(problem, find("host")) or ""):
         pytest.skip("needs llvmlite")
-    check_exact(algorithm, problem, find("host"), choice, seed)
+    check(algorithm, problem, find("host"), choice, seed)
 
 
 @given(problem=problems(), choice=st.integers(0, 19), seed=st.integers(0, 99))
@@ -77,7 +64,7 @@ def test_every_bit_of_any_product_on_a_device(compiled_device: Device, problem: 
                                               choice: int, seed: int) -> None:
     if is_slow(compiled_device):
         problem = replace(problem, rows=min(3, problem.rows))
-    check_exact(PopcountGemm(), problem, compiled_device, choice, seed)
+    check(PopcountGemm(), problem, compiled_device, choice, seed)
 
 
 @pytest.mark.sanitize
@@ -87,14 +74,14 @@ def test_every_tile(compiled_device: Device, epilogue: Epilogue) -> None:
     problem = GemmProblem(3 if slow else 9, 33, 70, epilogue, SCALED,
                           (TERNARY, *[integers(-4, 4)] * epilogue.tensor_count))
     for choice in range(0, 20, 5 if slow else 2):
-        check_exact(PopcountGemm(), problem, compiled_device, choice, choice)
+        check(PopcountGemm(), problem, compiled_device, choice, choice)
 
 
 @given(problem=problems(), choice=st.integers(0, 199), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_every_bit_of_any_product_on_tensor_cores(cuda: Device, problem: GemmProblem, choice: int,
                                                   seed: int) -> None:
-    check_exact(BitTensorCoreGemm(), problem, cuda, choice, seed)
+    check(BitTensorCoreGemm(), problem, cuda, choice, seed)
 
 
 @pytest.mark.sanitize
@@ -106,7 +93,7 @@ def test_every_form_on_tensor_cores(cuda: Device, epilogue: Epilogue) -> None:
                dict(variant.config).get("halo"), variant.outputs):
               variant for variant in BitTensorCoreGemm().variants(problem, cuda)}
     for variant in chosen.values():
-        check_variant(BitTensorCoreGemm(), problem, variant, cuda)
+        check_exact(BitTensorCoreGemm(), problem, variant, cuda)
 
 
 def test_the_reason_names_what_is_missing() -> None:

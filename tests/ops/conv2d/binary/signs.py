@@ -10,6 +10,7 @@ from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import check_every_bit
 
@@ -56,21 +57,22 @@ def problems(draw: st.DrawFn, largest: int = 70) -> Conv2dProblem:
         groups, epilogue, SCALED, (known, *[integers(-4, 4)] * epilogue.tensor_count))
 
 
-def weights_of(problem: Conv2dProblem, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def weights_of(problem: Conv2dProblem | GemmProblem, rng: np.random.Generator
+               ) -> dict[str, np.ndarray]:
     """Returns weights of plus and minus a power of 2 a channel, and scales of both signs and 0 with
     shifts that bring results to 0 exactly."""
     shape = problem.weight_shapes["weight"]
-    alpha = 2.0 ** rng.integers(-3, 3, (len(shape) and shape[0], 1, 1, 1))
+    alpha = 2.0 ** rng.integers(-3, 3, (shape[0], *[1] * (len(shape) - 1)))
     arrays = {"weight": (rng.choice([-1, 1], shape) * alpha).astype(np.float32)}
     for name, values in (("operand0", [-1.5, -0.25, 0.0, 1.0, 3.0]),
                          ("operand1", [-6.0, -0.5, 0.0, 1.0, 7.0])):
         if name in problem.weight_shapes:
-            arrays[name] = rng.choice(values, problem.out_channels).astype(np.float32)
+            arrays[name] = rng.choice(values, shape[0]).astype(np.float32)
     return arrays
 
 
-def check_exact(algorithm: Algorithm, problem: Conv2dProblem, variant: Variant, device: Device,
-                seed: int = 0) -> None:
+def check_exact(algorithm: Algorithm, problem: Conv2dProblem | GemmProblem, variant: Variant,
+                device: Device, seed: int = 0) -> None:
     """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
     rng = np.random.default_rng(seed)
     inputs, arrays = problem.example_inputs(rng), weights_of(problem, rng)
