@@ -140,7 +140,7 @@ def test_prefetch_warps_share_what_the_other_warps_run_in_full() -> None:
     addresses = {name: memory.add(np.zeros(size, np.float32)) for name, size in zip(
         kernel.parameters, (problem.inputs[0].size, problem.outputs[0].size), strict=True)}
     machine = Machine(kernel.code, memory, addresses, division.shared_bytes)
-    machine.launch((division.groups[0], kernel.blocks), division.work_group)
+    machine.launch(division.groups, division.work_group)
     workers = division.workers // WARP
     products = [machine.products[warp] for warp in range(division.work_group // WARP)]
     assert products[:workers] == [max(products)] * workers
