@@ -242,8 +242,9 @@ def test_row_expressions(emulate: Emulate, mode: str, name: str, config: RowConf
 def test_attention(emulate: Emulate, mode: str, name: str) -> None:
     device, problem = emulate(mode, schedule=1), attentions.PROBLEMS[name]
     variants = list(attentions.ALGORITHM.variants(problem, device))
-    attentions.check(problem, device, variants[::4] if mode == "plain" else [
-        variants[0], variants[-1]])
+    with_32 = [variant for variant in variants if "queries=32" in variant.config_text]
+    attentions.check(problem, device, [
+        *(variants[::4] if mode == "plain" else [variants[0], variants[-1]]), with_32[0]])
 
 
 def test_masks_of_attention(emulate: Emulate) -> None:

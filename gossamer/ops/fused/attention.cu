@@ -2,10 +2,11 @@
  * q (QUERIES, DIM), k (KEYS, DIM) and v (KEYS, VALUE_DIM) of 16-bit floats. The scores q @ k^T stay
  * in registers.
  *
- * A work-group computes 16 WARPS_M rows of one result. It loads its rows of q, and then stages of k
- * and v, each with KEYS_OF_WARP keys for each of the WARPS_K warps that share 16 rows. A warp keeps
- * the maximum of its scores and the sum of their exponentials. If the maximum grows from one stage
- * to the next, it scales its sums down. In the end, the sums of the WARPS_K warps are added.
+ * A work-group computes WARPS_M * QUERIES_OF_WARP rows of one result. It loads its rows of q, and
+ * then stages of k and v, each with KEYS_OF_WARP keys for each of the WARPS_K warps that share rows.
+ * For each row, a warp keeps the maximum of its scores and the sum of their exponentials. If the
+ * maximum grows from one stage to the next, it scales its sums down. In the end, the sums of the
+ * WARPS_K warps are added.
  *
  * Each matrix is read where it is, with strides: by row, by column, and for each of the dimensions
  * that number the matrices (SIZES). DIVIDES: the greatest power of two, up to 8, by which the
@@ -25,6 +26,7 @@
 #define VALUE_DIM 64 /* numbers of a value and of a result */
 #define WARPS_M 2 /* warps along the queries */
 #define WARPS_K 2 /* warps that share the keys of the same queries */
+#define QUERIES_OF_WARP 16 /* 32: a warp reads its keys and values once for two operands of queries */
 #define KEYS_OF_WARP 32 /* keys of a stage for each warp; a multiple of 16 */
 #define SLOTS 2 /* stages that shared memory holds: 2, or 1 if there is only one stage */
 #define FACTOR 0.18f /* the factor of scores, times log2(e) */
@@ -62,7 +64,8 @@
 #include "ptx/ldmatrix.h"
 
 #define THREADS (32 * WARPS_M * WARPS_K)
-#define TILE (16 * WARPS_M) /* queries of a work-group */
+#define TILE (QUERIES_OF_WARP * WARPS_M) /* queries of a work-group */
+#define OPERANDS (QUERIES_OF_WARP / 16) /* operands of mma, each with 16 queries, of a warp */
 #define STAGE (KEYS_OF_WARP * WARPS_K) /* keys of a stage */
 #define STEPS CEIL_DIV(DIM, 16)
 #define FRAGMENTS CEIL_DIV(VALUE_DIM, 16)
@@ -158,7 +161,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
     constexpr int v_strides[DIMS] = V_STRIDES, out_strides[DIMS] = OUT_STRIDES;
     HALF *queries = (HALF *)memory, *slots = queries + TILE * PITCH;
     int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32;
-    int warp_m = warp % WARPS_M, warp_k = warp / WARPS_M;
+    int warp_query = warp % WARPS_M * QUERIES_OF_WARP, warp_k = warp / WARPS_M;
     constexpr int tiles = CEIL_DIV(QUERIES, TILE), stages = CEIL_DIV(KEYS, STAGE);
     constexpr bool whole = KEYS % STAGE == 0; /* whether all keys of the stages exist */
     int number = GROUP_ID(0) / tiles, first = GROUP_ID(0) % tiles * TILE;
@@ -180,8 +183,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
         queries, q + place(number, q_strides) + Q_OFFSET + (size_t)first * Q_ROW, QUERIES - first);
     copy_stage(0);
 
-    float sums[2 * FRAGMENTS][4] = {};
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
+    float sums[OPERANDS][2 * FRAGMENTS][4] = {};
+    /* of the two rows that a lane has of each operand */
+    float largest[2 * OPERANDS], total[2 * OPERANDS] = {};
+    UNROLL for (int row = 0; row < 2 * OPERANDS; row++)
+        largest[row] = -INFINITY;
     _Pragma("unroll 1") for (int stage = 0; stage < stages; stage++) {
         cp_async_wait_group<0>();
         BARRIER();
@@ -191,23 +197,29 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
                              warp_k * KEYS_OF_WARP * VALUE_PITCH;
         int key0 = stage * STAGE + warp_k * KEYS_OF_WARP;
 
-        float scores[KEYS_OF_WARP / 8][4] = {};
+        float scores[OPERANDS][KEYS_OF_WARP / 8][4] = {};
         UNROLL for (int step = 0; step < STEPS; step++) {
-            uint4 of_queries = load_operand(queries + warp_m * 16 * PITCH + step * 16, PITCH, true);
+            uint4 of_queries[OPERANDS];
+            UNROLL for (int m = 0; m < OPERANDS; m++)
+                of_queries[m] = load_operand(
+                    queries + (warp_query + m * 16) * PITCH + step * 16, PITCH, true);
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 16; j++) {
                 uint4 of_keys = load_operand(keys + j * 16 * PITCH + step * 16, PITCH, false);
-                mma_sync(scores[2 * j], of_queries, of_keys.x, of_keys.y);
-                mma_sync(scores[2 * j + 1], of_queries, of_keys.z, of_keys.w);
+                UNROLL for (int m = 0; m < OPERANDS; m++) {
+                    mma_sync(scores[m][2 * j], of_queries[m], of_keys.x, of_keys.y);
+                    mma_sync(scores[m][2 * j + 1], of_queries[m], of_keys.z, of_keys.w);
+                }
             }
         }
 
-        UNROLL for (int half = 0; half < 2; half++) {
+        UNROLL for (int row = 0; row < 2 * OPERANDS; row++) {
+            int m = row / 2, half = row % 2;
 #if BIASED
             constexpr int bias_strides[DIMS] = BIAS_STRIDES;
-            int query = MINIMUM(first + warp_m * 16 + half * 8 + lane / 4, QUERIES - 1);
+            int query = MINIMUM(first + warp_query + row * 8 + lane / 4, QUERIES - 1);
             const float *of_query = bias + place(number, bias_strides) + BIAS_ROW * (size_t)query;
 #endif
-            float before = largest[half];
+            float before = largest[row];
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++) {
                 int key = key0 + j * 8 + lane % 4 * 2;
                 float2 added = make_float2(0.0f, 0.0f);
@@ -215,40 +227,45 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
                 if (key < KEYS)
                     added = *(const float2 *)(of_query + key);
 #endif
-                float *both = scores[j] + 2 * half;
+                float *both = scores[m][j] + 2 * half;
                 both[0] = whole || key < KEYS ? FMA(both[0], FACTOR, added.x) : -INFINITY;
                 both[1] = whole || key + 1 < KEYS ? FMA(both[1], FACTOR, added.y) : -INFINITY;
-                largest[half] = MAXIMUM(largest[half], both[0]);
-                largest[half] = MAXIMUM(largest[half], both[1]);
+                largest[row] = MAXIMUM(largest[row], both[0]);
+                largest[row] = MAXIMUM(largest[row], both[1]);
             }
-            largest[half] = largest_of_row(largest[half]);
+            largest[row] = largest_of_row(largest[row]);
             /* all scores may be -inf, where differences would be NaN */
-            float subtracted = largest[half] == -INFINITY ? 0.0f : largest[half];
+            float subtracted = largest[row] == -INFINITY ? 0.0f : largest[row];
             float scale = power_of_two(before - subtracted);
-            total[half] *= scale;
+            total[row] *= scale;
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
-                    float &score = scores[j][2 * half + c];
+                    float &score = scores[m][j][2 * half + c];
                     score = power_of_two(score - subtracted);
-                    total[half] += score;
+                    total[row] += score;
                 }
             UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
-                sums[j][2 * half] *= scale;
-                sums[j][2 * half + 1] *= scale;
+                sums[m][j][2 * half] *= scale;
+                sums[m][j][2 * half + 1] *= scale;
             }
         }
 
         UNROLL for (int step = 0; step < KEYS_OF_WARP / 16; step++) {
-            const float (&left)[4] = scores[2 * step], (&right)[4] = scores[2 * step + 1];
-            uint4 weights = make_uint4(two_halves(left[0], left[1]), two_halves(left[2], left[3]),
-                                       two_halves(right[0], right[1]),
-                                       two_halves(right[2], right[3]));
+            uint4 weights[OPERANDS];
+            UNROLL for (int m = 0; m < OPERANDS; m++) {
+                const float (&left)[4] = scores[m][2 * step], (&right)[4] = scores[m][2 * step + 1];
+                weights[m] = make_uint4(
+                    two_halves(left[0], left[1]), two_halves(left[2], left[3]),
+                    two_halves(right[0], right[1]), two_halves(right[2], right[3]));
+            }
             UNROLL for (int j = 0; j < FRAGMENTS; j++) {
                 const HALF *from = values + (step * 16 + lane % 16) * VALUE_PITCH + j * 16 +
                                    lane / 16 * 8;
                 uint4 of_values = ldmatrix_x4_trans(shared_address(from));
-                mma_sync(sums[2 * j], weights, of_values.x, of_values.y);
-                mma_sync(sums[2 * j + 1], weights, of_values.z, of_values.w);
+                UNROLL for (int m = 0; m < OPERANDS; m++) {
+                    mma_sync(sums[m][2 * j], weights[m], of_values.x, of_values.y);
+                    mma_sync(sums[m][2 * j + 1], weights[m], of_values.z, of_values.w);
+                }
             }
         }
     }
@@ -256,15 +273,16 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
     BARRIER(); /* the sums overwrite the matrices */
     float *shared_sums = (float *)memory;
     float *maxima = shared_sums + WARPS_K * TILE * SUMS_PITCH, *totals = maxima + WARPS_K * TILE;
-    UNROLL for (int half = 0; half < 2; half++) {
-        int row = warp_k * TILE + warp_m * 16 + half * 8 + lane / 4;
+    UNROLL for (int row = 0; row < 2 * OPERANDS; row++) {
+        const float (&of_operand)[2 * FRAGMENTS][4] = sums[row / 2];
+        int target_row = warp_k * TILE + warp_query + row * 8 + lane / 4, half = row % 2;
         UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++)
-            *(float2 *)(shared_sums + row * SUMS_PITCH + j * 8 + lane % 4 * 2) =
-                make_float2(sums[j][2 * half], sums[j][2 * half + 1]);
-        total[half] = sum_of_row(total[half]);
+            *(float2 *)(shared_sums + target_row * SUMS_PITCH + j * 8 + lane % 4 * 2) =
+                make_float2(of_operand[j][2 * half], of_operand[j][2 * half + 1]);
+        total[row] = sum_of_row(total[row]);
         if (lane % 4 == 0) {
-            maxima[row] = largest[half];
-            totals[row] = total[half];
+            maxima[target_row] = largest[row];
+            totals[target_row] = total[row];
         }
     }
     BARRIER();

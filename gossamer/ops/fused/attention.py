@@ -47,8 +47,12 @@ _MOST_DIM = 128
 """Maximum number of elements of a query and of a value, limited by registers."""
 _MOST_BIASES = 1 << 26
 """Maximum number of elements of the bias."""
+_MOST_SUMS = 128
+"""Maximum number of scores and sums of results that a lane of a warp with 32 queries holds."""
 _EXPONENTIALS = 16
 """Exponentials that a multiprocessor computes per cycle."""
+_SHARED_BYTES = 128
+"""Bytes of shared memory that a multiprocessor reads per cycle."""
 _LOG2_E = math.log2(math.e)
 
 
@@ -215,14 +219,27 @@ def _view_of_result(problem: FusionProblem, second: int, output: TensorSpec) -> 
 class AttentionTile:
     """The division of an attention among work-groups.
 
-    warps_m: number of warps along the queries, each with 16 of them.
+    warps_m: number of warps along the queries.
     warps_k: number of warps that share the keys of the same queries.
     keys: number of keys of a stage for each warp.
+    queries: number of queries of a warp, 16 or 32.
     """
 
     warps_m: int
     warps_k: int
     keys: int
+    queries: int = 16
+
+    @property
+    def rows(self) -> int:
+        """Number of queries of a work-group."""
+        return self.queries * self.warps_m
+
+    def fits(self, attention: Attention, limits: Limits) -> bool:
+        """Return whether a work-group fits a multiprocessor, and a warp's sums its registers."""
+        sums = self.queries * (rounded_up(attention.value_dim, 16) + self.keys) // 32
+        return (self.shared_bytes(attention) <= limits.shared_bytes_opt_in
+                and (self.queries == 16 or sums <= _MOST_SUMS))
 
     def slots(self, attention: Attention) -> int:
         """Number of stages that shared memory holds."""
@@ -230,7 +247,7 @@ class AttentionTile:
 
     def shared_bytes(self, attention: Attention) -> int:
         """Bytes of shared memory per work-group."""
-        rows, stage = 16 * self.warps_m, self.warps_k * self.keys
+        rows, stage = self.rows, self.warps_k * self.keys
         pitch = rounded_up(attention.dim, 16) + 8
         values = rounded_up(attention.value_dim, 16)
         operands = 2 * (rows * pitch + self.slots(attention) * stage * (pitch + values + 8))
@@ -239,7 +256,8 @@ class AttentionTile:
 
 TILES = tuple(AttentionTile(*sizes) for sizes in (
     (1, 4, 64), (1, 4, 32), (1, 4, 16), (1, 2, 32), (1, 1, 64), (2, 2, 32), (2, 2, 64), (2, 4, 32),
-    (4, 1, 64), (4, 1, 32), (4, 2, 32), (8, 1, 64)))
+    (4, 1, 64), (4, 1, 32), (4, 2, 32), (8, 1, 64), (2, 1, 64, 32), (2, 1, 32, 32), (4, 1, 64, 32),
+    (4, 1, 32, 32)))
 """The candidate tiles."""
 
 
@@ -274,7 +292,7 @@ class AttentionMma(FusionAlgorithm):
         found = [(_expected_us(attention, tile, limits),
                   replace(variant, config=config_of(tile)))
                  for variant, attention in _layouts(problem) for tile in TILES
-                 if tile.shared_bytes(attention) <= limits.shared_bytes_opt_in]
+                 if tile.fits(attention, limits)]
         for _, variant in sorted(found, key=itemgetter(0)):
             yield variant
 
@@ -293,7 +311,7 @@ class AttentionMma(FusionAlgorithm):
         if attention.biases:
             bias = weights.packed(f"bias of attention {attention.biases}",
                                   lambda arrays: _packed_bias(attention, arrays))
-        groups = math.prod(attention.sizes) * -(-attention.queries // (16 * tile.warps_m))
+        groups = math.prod(attention.sizes) * -(-attention.queries // tile.rows)
         return State(problem, variant, device, [Launch(
             kernel, (groups,), (32 * tile.warps_m * tile.warps_k,),
             (q, k, v, q if bias is None else bias, output_buffer(0)),
@@ -317,19 +335,21 @@ def _attention(problem: FusionProblem, variant: Variant) -> Attention:
 
 def _expected_us(attention: Attention, tile: AttentionTile, limits: Limits) -> float:
     """Return the estimated time in microseconds."""
-    rows, stage = 16 * tile.warps_m, tile.warps_k * tile.keys
+    rows, stage = tile.rows, tile.warps_k * tile.keys
     stages = -(-attention.keys // stage)
     dim, value_dim = (rounded_up(size, 16) for size in (attention.dim, attention.value_dim))
     copied = 2 * (rows * dim + stages * stage * (dim + value_dim)) / COPIED
     scores = rows * stages * stage
     multiplied = product_cycles(scores, 2 * (dim + value_dim), wgmma=False)
+    # each warp reads the keys and values of its stages
+    read = scores * 2 * (dim + value_dim) / tile.queries / _SHARED_BYTES
     # each warp goes through its stages in order
-    in_order = stages * (400 + tile.keys * (dim + value_dim) / 16)
+    in_order = stages * (400 + tile.queries * tile.keys * (dim + value_dim) / 256)
     return LaunchWork(
         math.prod(attention.sizes) * -(-attention.queries // rows),
         groups_per_unit(tile.shared_bytes(attention), limits,
                         max(1, 16 // (tile.warps_m * tile.warps_k))),
-        busy=max(copied, multiplied + scores / _EXPONENTIALS),
+        busy=max(copied, read, multiplied + scores / _EXPONENTIALS),
         waited=in_order).expected_us(limits)
 
 
@@ -369,7 +389,7 @@ def _macros(attention: Attention, tile: AttentionTile) -> dict[str, object]:
     macros: dict[str, object] = {
         "HALVES": 1, "QUERIES": attention.queries, "KEYS": attention.keys, "DIM": attention.dim,
         "VALUE_DIM": attention.value_dim, "WARPS_M": tile.warps_m, "WARPS_K": tile.warps_k,
-        "KEYS_OF_WARP": tile.keys, "SLOTS": tile.slots(attention),
+        "QUERIES_OF_WARP": tile.queries, "KEYS_OF_WARP": tile.keys, "SLOTS": tile.slots(attention),
         "FACTOR": f"{attention.factor * _LOG2_E!r}f", "DIMS": len(attention.sizes),
         "SIZES": _listed(attention.sizes), "BIASED": int(bool(attention.biases)),
         **_strides("OUT", attention.out)}
