@@ -30,7 +30,7 @@ from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import EFFORTS
+from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.reference import reference
@@ -133,7 +133,8 @@ def test_bad_calibrations_are_refused(graph: Graph, golden: Golden) -> None:
         "shape": lambda: Calibration(graph, [images(2)[..., :4]]),
         "no image": lambda: Calibration(graph, [images(0)]),
         "NaN": lambda: Calibration(graph, [spoilt]),
-        **{f"a tolerance of {wrong}": lambda wrong=wrong: Calibration(graph, [images(1)], wrong)
+        **{f"a tolerance of {wrong}": lambda wrong=wrong: Policy(
+            "quick", calibration=[images(1)], tolerance=wrong)
            for wrong in (0.0, -1.0, float("nan"), float("inf"))}})
 
 
