@@ -372,8 +372,9 @@ class _Channel:
         elif error is None:
             self._member.is_ready = self._is_ready = True
         else:
+            kind = "" if isinstance(error, GossamerError) else f"{type(error).__name__}: "
             self._member.end(error if isinstance(error, DeviceError) else DeviceError(
-                f"{self.calls.device.name}: {error}"))
+                f"{self.calls.device.name}: {kind}{error}"))
 
 
 class _Lane:
