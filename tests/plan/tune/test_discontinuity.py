@@ -279,13 +279,18 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         candidates = CandidateChecks(layer, host)
         weights = {**layer.weights, "weight": dropped(layer.weights["weight"], seed)}
         reference = OPS["conv2d"].reference
-        arrays = candidates._compared_arrays()
+        arrays = _inputs(candidates)
         error = max(normalised_error(reference(part, arrays, weights)[0],
                                      reference(part, arrays, layer.weights)[0])
                     for part in (problem, *continuous_parts(problem)))
         variant = next(iter(HostIm2col().variants(problem, host)))
         refused = why_wrong(candidates, HostIm2col(), variant)
         assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
+
+
+def _inputs(candidates: CandidateChecks) -> list[np.ndarray]:
+    """Returns the inputs of the compared images."""
+    return candidates.memory.examples.of(candidates._few, candidates._seed)
 
 
 class _Written:
@@ -319,7 +324,7 @@ def test_faults_within_a_network_of_steps_are_refused(tmp_path: Path, seed: int)
         arrays, *rounded = ([array if (array * few_bits == np.rint(array * few_bits)).all() else
                              array * (1 + 1e-7 * rng.standard_normal(array.shape))
                              for array in given] for given in (
-            candidates._compared_arrays(), *([array] for array in weights.values())))
+            _inputs(candidates), *([array] for array in weights.values())))
         results = OPS["part"].reference(whole.problem, arrays, dict(
             zip(weights, (array for (array,) in rounded), strict=True)))
         variant = Variant((), whole.problem.inputs, whole.problem.outputs)
@@ -334,7 +339,7 @@ def test_faults_within_a_network_of_steps_are_refused(tmp_path: Path, seed: int)
         if name.endswith("weight"):
             faulty = {**whole.weights, name: dropped(weight, seed)}
             right, wrong = (OPS["part"].reference(
-                whole.problem, candidates._compared_arrays(), weights)[0]
+                whole.problem, _inputs(candidates), weights)[0]
                 for weights in (whole.weights, faulty))
             assert refused(faulty) == (normalised_error(wrong, right) > 1e-4)
 
