@@ -32,7 +32,6 @@ LEFT = {
     "gru both ways": _NO_GRAPH, "TransformerEncoderLayer": _FAST_PATH,
     "transformer_encoder": _FAST_PATH, "RReLU": _UNKNOWN, "Conv3d": _THREE_AXES,
     "AvgPool3d": _THREE_AXES, "MaxPool3d": _THREE_AXES, "LocalResponseNorm": _THREE_AXES,
-    "InstanceNorm2d": _NO_LAYER, "instance_norm1d": _NO_LAYER,
     "Fold": _NO_LAYER, "CircularPad2d": _NO_LAYER, "grid_sample": _NO_LAYER, "prod": _NO_LAYER,
     "Flatten": _VIEW, "chunk": _VIEW, "expand": _VIEW, "unbind": _VIEW,
     "permute and reshape": _VIEW, "split in unequal parts": _VIEW}
