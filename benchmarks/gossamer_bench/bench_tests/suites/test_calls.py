@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_calls_from_arrays_and_bytes(tiny_file: Path, tmp_path: Path) -> None:
         assert {OWN, BOUND, "onnxruntime"} <= {row.contender for row in rows if row.case == case}
     for row in rows:
         assert row.median_us <= row.tail["p99_us"] <= row.tail["p99.9_us"] <= row.tail["max_us"]
-        assert "closed loop" in row.config and re.search(r"\d (us|ms)\b", row.config)
+        assert "closed loop" in row.config
         assert ("2 threads" in row.config.split("closed loop")[1]) == ("2-threads" in row.case)
         if row.contender in (OWN, BOUND):
             assert row.layout == ("NHWC" if "bytes" in row.case else "NCHW")
