@@ -9,12 +9,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
-from gossamer.plan.fusion import (
-    find_fusions,
-    find_parts,
-    may_have_parts,
-    recognising,
-)
+from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.policy import ANY, Policy, allowed_on, eligibility
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.tune.space import Space

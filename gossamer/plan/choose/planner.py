@@ -23,10 +23,7 @@ from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.lower.state import given_inputs
-from gossamer.plan.policy import (
-    ANY,
-    Policy,
-)
+from gossamer.plan.policy import ANY, Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.tensor import TensorSpec, default_spec

@@ -21,12 +21,7 @@ from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import is_likely_in_place
-from gossamer.plan.policy import (
-    Policy,
-    able_on,
-    allowed_on,
-    eligibility,
-)
+from gossamer.plan.policy import Policy, able_on, allowed_on, eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.plan.tune.rows import MeasuredLayer
