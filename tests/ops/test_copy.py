@@ -258,3 +258,29 @@ def test_reading_outside_is_refused() -> None:
     problem = slice_(default_spec((4,)), [0], [4])
     with pytest.raises(ValueError, match="not all in"):
         type(problem)(problem.input, problem.output, (0,), (1,), (1,))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_copy_of_a_copy_is_a_copy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def drawn(source: TensorSpec) -> CopyProblem:
+        shape = source.shape
+        axis = int(rng.integers(len(shape)))
+        match rng.integers(3):
+            case 0:
+                return transpose(source, [int(dim) for dim in rng.permutation(len(shape))])
+            case 1:
+                return expand(source, (int(rng.integers(1, 4)), *shape))
+            case _:
+                start, end = sorted(map(int, rng.permutation(shape[axis] + 1)[:2]))
+                step = int(rng.integers(1, 3))
+                backwards = ([end - 1], [start - 1 if start else -shape[axis] - 1], [axis], [-step])
+                return slice_(source, *(backwards if rng.integers(2) else (
+                    [start], [end], [axis], [step])))
+
+    first = drawn(default_spec(tuple(map(int, rng.integers(1, 6, rng.integers(1, 4))))))
+    second = drawn(first.output)
+    x = rng.standard_normal(first.input.shape)
+    np.testing.assert_array_equal(_reference(first.then(second), x),
+                                  _reference(second, _reference(first, x)))

@@ -97,6 +97,20 @@ class CopyProblem(UnaryProblem):
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
+    def then(self, other: CopyProblem) -> CopyProblem:
+        """Return one copy in place of this copy and a copy of its output.
+
+        Both are free of layout.
+        """
+        starts = list(self.starts)
+        for dim, step, start in zip(self.dims, self.steps, other.starts, strict=True):
+            if dim is not None:
+                starts[dim] += step * start
+        dims = tuple(None if dim is None else self.dims[dim] for dim in other.dims)
+        steps = tuple(step if dim is None else step * self.steps[dim]
+                      for dim, step in zip(other.dims, other.steps, strict=True))
+        return CopyProblem(self.input, other.output, dims, steps, tuple(starts), self.facts)
+
     def describe(self) -> str:
         return f"{self.input} -> {self.output}"
 

@@ -6,7 +6,8 @@ This module and state.py are the only code that makes problems from nodes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy import problem as copy_problem
+from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
@@ -84,11 +86,35 @@ def _needed(state: LowerState) -> list[Layer]:
     can read the result of another product before this result is reshaped to more dimensions, and a
     product can transpose an operand itself.
     """
-    by_layers = {name for layer in state.layers for name in layer.inputs}
-    by_layers |= {info.name for info in state.static.graph.outputs}
-    return [layer for layer in state.layers
-            if (not layer.is_reshape and layer.outputs[0] not in state.swapped)
-            or layer.outputs[0] in by_layers or layer.outputs[0] not in state.read]
+    outputs = {info.name for info in state.static.graph.outputs}
+    by_layers = {name for layer in state.layers for name in layer.inputs} | outputs
+    return _with_joined_copies([
+        layer for layer in state.layers
+        if (not layer.is_reshape and layer.outputs[0] not in state.swapped)
+        or layer.outputs[0] in by_layers or layer.outputs[0] not in state.read], outputs)
+
+
+def _with_joined_copies(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
+    """Return the layers with one copy in place of each two of which only copies read the first.
+
+    An example is the transpose of queries, keys and values whose slices are read. Copies of images
+    stay as they are, because a slice of their channels may be read where it is.
+    """
+    copies = {layer.outputs[0]: layer for layer in layers
+              if isinstance(layer.problem, CopyProblem) and layer.problem.is_free_of_layout
+              and not layer.problem.converts}
+    read = {name for layer in layers if layer.outputs[0] not in copies for name in layer.inputs}
+    passed = {name for layer in copies.values() for name in layer.inputs
+              if name in copies and name not in read and name not in outputs
+              and len(copies[name].problem.outputs[0].shape) != 4}
+    for name, layer in copies.items():
+        (source,) = layer.inputs
+        if source in passed:
+            first, second = copies[source].problem, layer.problem
+            assert isinstance(first, CopyProblem) and isinstance(second, CopyProblem)
+            copies[name] = replace(layer, inputs=copies[source].inputs, problem=first.then(second))
+    return [copies.get(layer.outputs[0], layer) for layer in layers
+            if layer.outputs[0] not in passed]
 
 
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
