@@ -26,7 +26,7 @@ from gossamer.ops.onnx_part.session import ComputingError
 from gossamer.ops.part.host import part_of_node
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
-from gossamer.plan.layer_groups import row_groups, with_moves
+from gossamer.plan.layer_groups import gather_groups, row_groups, with_moves
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 
@@ -43,8 +43,8 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Return the fusions of a network, each as one layer.
 
-    The ops of a fusion's layers match a pattern of an algorithm, or the layers form a row
-    expression. In both cases, an algorithm recognises the fusion. Layers that match several
+    The ops of a fusion's layers match a pattern of an algorithm, or the layers form a row or gather
+    expression. In all cases, an algorithm recognises the fusion. Layers that match several
     patterns are returned once.
 
     outputs: names of the network's outputs.
@@ -63,6 +63,7 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
             for chain in _chains(layers, readers, pattern, (start,)):
                 found[with_moves(layers, readers, producers, chain, outputs)
                       if takes_moves else chain] = None
+    found.update(dict.fromkeys(gather_groups(layers, readers, producers, outputs)))
     fusions = [_fusion(layers, readers, indices, outputs) for indices in found]
     recognised = [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
     return recognised + _row_expressions(layers, readers, producers, outputs)

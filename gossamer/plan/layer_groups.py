@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from gossamer.ops.fused.gather_expression import may_gather
 from gossamer.ops.fused.row_expression import may_belong
 from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
@@ -106,6 +107,36 @@ def _preceding(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
             found.add(index)
             pending += layers[index].inputs
     return found
+
+
+def gather_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
+                  producers: Mapping[str, int], outputs: Collection[str]
+                  ) -> Iterator[tuple[int, ...]]:
+    """Yield groups of layers that may form a gather expression.
+
+    A group has a layer whose result other layers than those of gather expressions read, or several
+    layers, and all layers before it whose results only the group reads. Another group ends before
+    the moves at the end, which the next fusion may take.
+    """
+    def may_end(index: int) -> bool:
+        (result,) = layers[index].outputs
+        following = readers.get(result, ())
+        return result in outputs or len(following) != 1 or not may_gather(
+            layers[following[0]].problem)
+
+    for index, layer in enumerate(layers):
+        if not may_gather(layer.problem) or not may_end(index):
+            continue
+        ends = [index]
+        while moves(layers[ends[-1]].problem) and (
+                before := producers.get(layers[ends[-1]].inputs[0])) is not None and (
+                may_gather(layers[before].problem)):
+            ends.append(before)
+        for end in dict.fromkeys((ends[0], ends[-1])):
+            group = _preceding(layers, readers, producers, {end}, outputs,
+                               lambda index: may_gather(layers[index].problem))
+            if group:
+                yield tuple(sorted(group | {end}))
 
 
 def with_moves(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],

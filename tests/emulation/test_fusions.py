@@ -18,6 +18,7 @@ from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM
 from tests.ops.fused import test_attention as attentions
 from tests.ops.fused import test_channel_attention as attention
 from tests.ops.fused import test_convolution_pool_mma as pools
+from tests.ops.fused import test_gather_expression as gathers
 from tests.ops.fused import test_inverted_residual_mma as blocks
 from tests.ops.fused import test_pointwise_mean as means
 from tests.ops.fused import test_pointwise_pair as pairs
@@ -233,6 +234,14 @@ def test_row_expressions(emulate: Emulate, mode: str, name: str, config: RowConf
     device, problem = emulate(mode, schedule=2), rows.LONG[name]
     variants = rows.with_configs(problem, device, [config])
     rows.check(problem, device, variants if mode == "plain" else variants[1::3])
+
+
+@pytest.mark.parametrize(("mode", "name"), [
+    ("plain", "rotary"), ("bounds", "gated, many"), ("bounds", "shuffled"),
+    ("bounds", "overlapping")])
+def test_gather_expressions(emulate: Emulate, mode: str, name: str) -> None:
+    device, problem = emulate(mode), gathers.PROBLEMS[name]
+    gathers.check(problem, device, list(gathers.ALGORITHM.variants(problem, device)))
 
 
 @pytest.mark.parametrize(("mode", "name"), [

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.expression import Expression, identity
+from gossamer.expression import DISCONTINUOUS, ROUNDINGS, Expression, identity
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.exactness import precision_of_values
@@ -84,6 +84,17 @@ class ElementwiseProblem(Problem):
     def is_conversion(self) -> bool:
         """Whether the problem only changes the format of one tensor."""
         return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether the only result is a continuous function of float32 numbers in any format.
+
+        Roundings to fewer bits count as continuous.
+        """
+        return (self.dtypes == ("float32",) and not self.formats
+                and all(operand.dtype == "float32" for operand in self.operands)
+                and not any(step.function in DISCONTINUOUS - ROUNDINGS
+                            for step in self.expression.steps))
 
     def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the specs of the run-time inputs with `formats` applied.

@@ -12,6 +12,7 @@ from gossamer.ops.fused.binary import (
 from gossamer.ops.fused.channel_attention import ChannelAttention
 from gossamer.ops.fused.convolution_pool import ConvolutionPoolMma
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
+from gossamer.ops.fused.gather_expression import GatherExpressionFusion
 from gossamer.ops.fused.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -32,7 +33,7 @@ ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(),
     FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
-    RowExpressionFusion(), StridedMoves(),
+    RowExpressionFusion(), StridedMoves(), GatherExpressionFusion(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
     HostPopcountFusion())
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.expression import DISCONTINUOUS, ROUNDINGS, Composer, Value
+from gossamer.expression import Composer, Value
 from gossamer.ops.algorithm import Problem, State, Variant
 from gossamer.ops.copy.problem import CopyProblem, expand, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -120,10 +120,7 @@ def may_belong(part: Problem) -> bool:
     if any(spec.dtype != "float32" for spec in (*part.inputs, *part.outputs)):
         return False
     if isinstance(part, ElementwiseProblem):
-        return (len(part.dtypes) == 1 and not part.formats
-                and all(operand.dtype == "float32" for operand in part.operands)
-                and not any(step.function in DISCONTINUOUS - ROUNDINGS
-                            for step in part.expression.steps))
+        return part.is_continuous
     if isinstance(part, CopyProblem):
         return _is_expansion(part) or _is_transposition(part)
     return isinstance(part, ReduceProblem | ReshapeProblem)
