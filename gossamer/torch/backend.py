@@ -257,7 +257,7 @@ class _Plans:
         with self._lock:
             if not self._watch.change(weights + self._constants.now()):
                 return
-            is_other = not all(map(is_, weights, self._watch.tensors))
+            is_other = not all(map(is_, weights, self._watch.weights))
             self._changes += 1
             # create the watch before the weights are read: a weight that changes in between is then
             # noticed

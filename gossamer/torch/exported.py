@@ -61,12 +61,14 @@ class Exported:
 
     model: the ONNX model.
     program: the module's torch.export program; None after `forget`.
+    weights: the names of the module's parameters and buffers.
     fixed: why only the example's batch size can be computed; "" if the batch size is free.
     interpolations: the sizes of the module's interpolations, by the names of their results.
     """
 
     model: onnx.ModelProto
     program: Any
+    weights: frozenset[str]
     fixed: str
     interpolations: Mapping[str, Sizes]
 
@@ -89,7 +91,7 @@ class Exported:
         """Free the program and the weights; the plan has its own copy of the weights."""
         self.program = None
         for constant in self.model.graph.initializer:
-            if constant.name.startswith(_PREFIX):
+            if self._weight(constant):
                 constant.CopyFrom(onnx.TensorProto(name=constant.name, dims=constant.dims,
                                                    data_type=constant.data_type))
 
@@ -99,13 +101,10 @@ class Exported:
         The module must have the same layers as the exported module. Raises InputError if the module
         has other weights, or weights of other shapes or dtypes.
         """
-        weights = {name: tensor for name, tensor in (
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False))}
+        weights = _weights(module)
         for constant in self.model.graph.initializer:
-            if not constant.name.startswith(_PREFIX):
+            if not (name := self._weight(constant)):
                 continue
-            name = constant.name.removeprefix(_PREFIX)
             if name not in weights:
                 raise InputError(f"the module has no weight {quoted(name)}, but the optimised "
                                  "module has; give a module with the same layers, or optimise this "
@@ -121,6 +120,25 @@ class Exported:
                                        dims=constant.dims)
             changed.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
             constant.CopyFrom(changed)
+        if added := sorted(weights.keys() - self.weights):
+            raise InputError(f"the module has a weight {quoted(added[0])}, but the optimised "
+                             "module has none; give a module with the same layers, or optimise "
+                             "this one")
+
+    def _weight(self, constant: onnx.TensorProto) -> str:
+        """Return the name of the weight that a constant holds; "" if it is none.
+
+        Other constants of the network are tensors of forward, and attributes of the module that
+        are neither parameters nor buffers.
+        """
+        name = constant.name.removeprefix(_PREFIX)
+        return name if name != constant.name and name in self.weights else ""
+
+
+def _weights(module: nn.Module) -> dict[str, Any]:
+    """Return the parameters and buffers of a module by all of their names."""
+    return {**dict(module.named_parameters(remove_duplicate=False)),
+            **dict(module.named_buffers(remove_duplicate=False))}
 
 
 class _Tensors(nn.Module):
@@ -184,7 +202,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
                    if entry.key == SCOPES):
         # paths begin with "module", the attribute of _Tensors
         scopes.value = re.sub(r"'module(?:\.|(?='))", "'", scopes.value)
-    return Exported(model, program, fixed, interpolations(model, program))
+    return Exported(model, program, frozenset(_weights(module)), fixed,
+                    interpolations(model, program))
 
 
 def _is_quantised(program: Any) -> bool:

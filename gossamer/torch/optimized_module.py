@@ -99,8 +99,9 @@ class OptimizedModule(nn.Module):
         Raises
         ------
         InputError
-            If the arguments do not fit, an input requires a gradient, or the weights of the
-            original module have changed to weights for which `update` raises this error.
+            If the arguments do not fit, an input requires a gradient, a layer of the original
+            module was replaced, or its weights have changed to weights for which `update` raises
+            this error.
         DeviceError
             If the device fails or has too little memory.
         """
@@ -114,9 +115,11 @@ class OptimizedModule(nn.Module):
                        for tensor, is_permuted in zip(tensors, self._permuted, strict=True)]
         results = self._computed(tensors)
         # a GPU computes while the weights are compared: comparing takes as long as a small network
-        if (followed := self._followed) is not None and followed[2].change(followed[1].now()):
-            self._follow()
-            results = self._computed(tensors)
+        if (followed := self._followed) is not None:
+            followed[1].check_layers()
+            if followed[2].change(followed[1].now()):
+                self._follow()
+                results = self._computed(tensors)
         return self._outputs.filled(results, given)
 
     def report(self, batch: int | None = None) -> Report:

@@ -1,4 +1,4 @@
-"""Detection of changed weights, and folding of computed weights.
+"""Detection of changed weights and layers, and folding of computed weights.
 
 Each call compares the identity, version counter and address of each tensor; every hundredth call
 also compares some of its elements. Weights that the module computes from other weights, such as
@@ -20,39 +20,41 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from gossamer.errors import quoted
+from gossamer.errors import InputError, quoted
 
 CALLS = 100
 """Number of calls between comparisons of some elements of each weight."""
 ELEMENTS = 16
 """Approximate number of elements of each weight that are compared."""
-_UNUSED_BUFFER = "num_batches_tracked"
-"""Name of buffers that no output depends on."""
 _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
 """Hooks of torch.nn.utils that compute a weight before each call of forward."""
 _address = torch.Tensor.data_ptr
 
 
 class Weights:
-    """The parameters and buffers of a module.
+    """The parameters and buffers of a module, and its layers.
 
-    Buffers that no output depends on are excluded. Lazy and sparse tensors are excluded, too,
-    because `optimize` raises errors for them.
+    Parameters and buffers that are None are included, because they may be set later. So are batch
+    norm's counts of batches: unlike its statistics, they have version counters that count training.
+    Lazy and sparse tensors are excluded, because `optimize` raises errors for them.
 
     paths: the names of the parameters and buffers.
-    without: names of further parameters and buffers to exclude.
+    without: names of parameters and buffers to exclude.
     """
 
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
         self.paths: list[str] = []
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
+        self._layers = {path: part._modules for path, part in module.named_modules()
+                        if part._modules}
+        self._first_layers = {path: dict(layers) for path, layers in self._layers.items()}
         for path, part in module.named_modules():
             for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     full = f"{path}.{name}".lstrip(".")
-                    if (tensor is not None and name != _UNUSED_BUFFER and full not in without
-                            and not is_lazy(tensor) and tensor.layout == torch.strided):
+                    if full not in without and (tensor is None or (
+                            not is_lazy(tensor) and tensor.layout == torch.strided)):
                         self.paths.append(full)
                         self._tables.append(table)
                         self._names.append(name)
@@ -60,6 +62,24 @@ class Weights:
     def now(self) -> list[Any]:
         """Return the current tensors in the order of `paths`; None for a deleted one."""
         return list(map(dict.get, self._tables, self._names))
+
+    def check_layers(self) -> None:
+        """Raise InputError if a layer was added, replaced or removed.
+
+        Layers that torch adds to compute weights are no change: the weights change with them.
+        """
+        if self._layers == self._first_layers:
+            return
+        for path, layers in self._layers.items():
+            first = self._first_layers[path]
+            for name in {**first, **layers}:
+                if name != "parametrizations" and layers.get(name) is not first.get(name):
+                    what = "added" if name not in first else (
+                        "replaced" if name in layers else "removed")
+                    raise InputError(f"layer {quoted(f'{path}.{name}'.lstrip('.'))} of the module "
+                                     f"was {what} after the module was optimised; optimise it "
+                                     "again, call update(module) if only weights differ, or pass "
+                                     "follow=False to go on with the old weights")
 
     def watched(self) -> Watch:
         return Watch(self.paths, self.now())
@@ -73,16 +93,17 @@ class Watch:
     Writes that no counter counts are detected only if they change one of the compared elements. A
     watch keeps the tensors alive, but not the module.
 
-    paths, tensors: the names of the weights, and the weights.
+    paths, weights: the names of the weights, and the weights: tensors, or None.
     """
 
-    def __init__(self, paths: Sequence[str], tensors: Sequence[Any]) -> None:
+    def __init__(self, paths: Sequence[str], weights: Sequence[Any]) -> None:
         self._paths = paths
-        self.tensors = tensors
-        self._counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        self.weights = weights
+        self._tensors = [tensor for tensor in weights if tensor is not None]
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._versions = [tensor._version for tensor in self._counted]
-        self._addresses = list(map(_address, tensors))
-        self._elements = _elements(tensors)
+        self._addresses = list(map(_address, self._tensors))
+        self._elements = _elements(self._tensors)
         self._sample = _sample(self._elements)
         self._calls = 0
 
@@ -91,18 +112,18 @@ class Watch:
 
         now: the weights of a call.
         """
-        if not all(map(is_, now, self.tensors)):
-            path = next(path for path, new, old in zip(self._paths, now, self.tensors, strict=True)
+        if not all(map(is_, now, self.weights)):
+            path = next(path for path, new, old in zip(self._paths, now, self.weights, strict=True)
                         if new is not old)
             return f"{quoted(path)} was replaced by another tensor"
         versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             return self._changed(self._counted, versions, self._versions)
-        addresses = list(map(_address, now))
+        addresses = list(map(_address, self._tensors))
         if addresses != self._addresses:
-            return self._changed(now, addresses, self._addresses)
+            return self._changed(self._tensors, addresses, self._addresses)
         self._calls += 1
-        if self._calls >= CALLS and not _captures(now):
+        if self._calls >= CALLS and not _captures(self._tensors):
             if not all(map(torch.equal, _sample(self._elements), self._sample)):
                 return "weights were written without a change of their version counters"
             self._calls = 0
@@ -110,7 +131,7 @@ class Watch:
 
     def _changed(self, tensors: Sequence[Any], now: Sequence[int], before: Sequence[int]) -> str:
         tensor = tensors[list(map(ne, now, before)).index(True)]
-        path = next(path for path, each in zip(self._paths, self.tensors, strict=True)
+        path = next(path for path, each in zip(self._paths, self.weights, strict=True)
                     if each is tensor)
         return f"{quoted(path)} was changed in place"
 

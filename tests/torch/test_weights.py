@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import gossamer
 from gossamer.errors import GossamerWarning, InputError
@@ -97,6 +101,72 @@ def test_changes_are_followed(module, way):
     for _ in range(CALLS):
         same(fast, module, images())
     assert same(fast, module, images())
+
+
+def recalibrated(module):
+    """Changes the statistics of batch norm, which torch does not count."""
+    module.train()
+    with torch.no_grad():
+        module(3 * images(4))
+    module.eval()
+
+
+OTHERS = (
+    recalibrated,
+    lambda module: setattr(module, "head", nn.Linear(8, 5)),
+    lambda module: setattr(module, "head", nn.Linear(8, 7)),
+    lambda module: setattr(module.stem, "bias", nn.Parameter(torch.ones(8))),
+    lambda module: setattr(module.head, "bias", None),
+    lambda module: module.block.__setitem__(1, nn.Tanh()),
+    lambda module: module.block.append(nn.Tanh()),
+    lambda module: module.block.__delitem__(1),
+    lambda module: nn.utils.parametrizations.weight_norm(module.block[0]).weight.numel(),
+    lambda module: prune.l1_unstructured(module.head, "weight", amount=0.5))
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_changes_are_followed_or_are_errors(module, order):
+    """No call computes with old weights in silence, whatever changes happen one after another."""
+    fast = gossamer.optimize(module, images())
+    for change in random.Random(order).sample(OTHERS, len(OTHERS)):
+        change(module)
+        try:
+            assert same(fast, module, images())
+        except InputError as error:
+            assert re.search("^layer '.*was (added|replaced|removed)|the module has (a|no) weight",
+                             str(error))
+            fast = gossamer.optimize(module.eval(), images())
+
+
+def test_a_replaced_layer_is_named(module):
+    fast = gossamer.optimize(module, images())
+    module.block[2] = nn.Conv2d(8, 8, 3, padding=1)
+    with pytest.raises(InputError, match=r"^layer 'block\.2' of the module was replaced after .*; "
+                                         r"optimise it again, call update\(module\) if"):
+        fast(images())
+    fast.update(module)
+    assert same(fast, module, images())
+
+
+def test_constants_of_forward_stay():
+    """Tensors that are no parameters or buffers are constants, and do not keep weights from
+    changing."""
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+            self.mask, self.more = torch.tensor([1.0, 0, 1, 0, 1, 1]), [torch.randn(6)]
+
+        def forward(self, x):
+            y = self.layer(x) * self.mask + self.more[0]
+            return y * torch.tensor([1.0, 2, 3, 4, 5, 6])
+
+    module, x = Masked().eval(), torch.randn(3, 6)
+    fast = gossamer.optimize(module, x)
+    for _ in range(2):
+        with torch.no_grad():
+            module.layer.weight.add_(1)
+        assert same(fast, module, x)
 
 
 def test_weights_that_are_not_followed_are_those_of_update(module):
