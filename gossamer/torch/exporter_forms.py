@@ -1,13 +1,14 @@
 """Rewrites before and after torch's ONNX export.
 
-Before the export, this module replaces two kinds of operators: those that the exporter cannot write
-for all arguments, and those whose exported nodes would crash ONNX Runtime. After the export, Split
-and Cast replace SplitToSequence and CastLike, and interpolations are corrected to compute as torch
-does.
+Before the export, this module replaces three kinds of operators: those that the exporter cannot
+write for all arguments, those of which it ignores an argument, and those whose exported nodes would
+crash ONNX Runtime. After the export, Split and Cast replace SplitToSequence and CastLike, and
+interpolations are corrected to compute as torch does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 none."""
 _aten = torch.ops.aten
 _BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
+_AVERAGE_POOLS = (_aten.avg_pool2d.default, _aten.avg_pool3d.default)
+_EXTREMA = (_aten.amax.default, _aten.amin.default)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
 
@@ -35,6 +38,12 @@ def decomposed(program: Any) -> Any:
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
             _write_bags(program, node)
+        if node.target in _AVERAGE_POOLS and node.args[6:7] not in ((), (None,)):
+            _write_divisor(program, node)
+        if node.target in _EXTREMA and node.args[1:2] in ((), ([],)):
+            # the exporter writes none over all axes
+            axes = list(range(node.args[0].meta["val"].dim()))
+            node.args = (node.args[0], axes, *node.args[2:])
     found = [node for node in program.graph.nodes if node.target in _TABLE]
     if not found or any(_reads_positions(node) for node in found):
         return program
@@ -74,6 +83,26 @@ def _write_bags(program: Any, node: Any) -> None:
     for reader in readers.values():
         reader.replace_all_uses_with(reduced)
     graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def _write_divisor(program: Any, node: Any) -> None:
+    """Replace an average pooling with `divisor_override` by one without, and a product.
+
+    torch's exporter would ignore the divisor. Raises UnsupportedError with `ceil_mode`, whose last
+    windows are smaller than the others.
+    """
+    x, kernel, stride, padding, ceil_mode, _, divisor = node.args
+    if ceil_mode:
+        raise UnsupportedError("average pooling with divisor_override and ceil_mode is not "
+                               "supported; use ceil_mode=False, with a padded input")
+    axes = 2 if node.target == _aten.avg_pool2d.default else 3
+    size = math.prod(kernel) if len(kernel) > 1 else kernel[0] ** axes
+    node.args = (x, kernel, stride, padding)
+    with program.graph.inserting_after(node):
+        scaled = program.graph.call_function(_aten.mul.Tensor, (node, size / divisor))
+    scaled.meta.update(node.meta)
+    node.replace_all_uses_with(scaled, lambda reader: reader is not scaled)
     program.graph_module.recompile()
 
 

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import gossamer
@@ -308,6 +309,26 @@ def test_bags_at_which_onnxruntime_would_end_the_process_are_refused():
     module = nn.EmbeddingBag(20, 8, mode="sum", padding_idx=3).eval()
     with pytest.raises(UnsupportedError, match=r"crashes ONNX Runtime; use nn\.Embedding"):
         gossamer.optimize(module, torch.randint(0, 20, (3, 7)))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    lambda x: F.avg_pool2d(x, (2, 3), (1, 2), 1, divisor_override=5),
+    lambda x: F.avg_pool2d(x, 2, padding=1, count_include_pad=False, divisor_override=1),
+    lambda x: F.avg_pool3d(x[:, None], 2, divisor_override=3),
+    lambda x: x - x.amax(), lambda x: x - x.amin(keepdim=True)])
+def test_arguments_that_the_exporter_would_ignore_or_refuse(function):
+    module = Function(lambda x: function(torch.tanh(x)))
+    fast = gossamer.optimize(module, torch.randn(3, 4, 9, 8))
+    for batch in (3, 1):
+        x = torch.randn(batch, 4, 9, 8)
+        torch.testing.assert_close(fast(x), module(x))
+
+
+def test_divisors_of_windows_that_are_cut_off_are_refused():
+    module = nn.AvgPool2d(2, ceil_mode=True, divisor_override=3)
+    with pytest.raises(UnsupportedError, match=r"divisor_override and ceil_mode .* padded input"):
+        gossamer.optimize(module, torch.randn(2, 4, 9, 9))
 
 
 @pytest.mark.parametrize("view", [
