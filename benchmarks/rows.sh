@@ -96,8 +96,8 @@ binary() {
 
 gemm() {
     rows 60 gemm.jsonl gemm --case 512,1024,2048,4096,8192 --batch 1 --effort quick \
-        --forced large_gemm,tiled_gemm,published --against cublas
-    rows 40 gemm.jsonl gemm --case 4096 --batch 1 --effort quick --forced large_gemm,published \
+        --forced tiled_gemm,published --against cublas
+    rows 40 gemm.jsonl gemm --case 4096 --batch 1 --effort quick --forced tiled_gemm,published \
         --against none --device opencl:0
 }
 

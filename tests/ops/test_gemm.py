@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.gemm import OP
-from gossamer.ops.gemm.dense import FewRows, LargeGemm
+from gossamer.ops.gemm.dense import FewRows
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -92,8 +92,6 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
             continue
         variants = list(algorithm.variants(problem, compiled_device))
         precisions = {variant.precision for variant in variants}
-        if algorithm.name == "large_gemm":
-            assert precisions == {"fp32"}
         if precisions != {"fp32", "fp16"}:
             continue
         in_both += 1
@@ -122,32 +120,6 @@ def test_a_work_item_holds_no_more_weights_than_it_reads(depth: int, vector: int
         assert macros["VECTOR"] == str(vector)
         found.setdefault(variant["work_group"], set()).add(int(macros["HELD"]))
     assert found == {work_group: {count} for work_group, count in held.items()}
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("problem", [GemmProblem(300, 132, 20, BIAS_RESIDUAL),
-                                     GemmProblem(256, 256, 16), GemmProblem(4, 8, 12)],
-                         ids=GemmProblem.describe)
-def test_every_config_of_large_products(compiled_device: Device, problem: GemmProblem) -> None:
-    if is_slow(compiled_device) and problem.rows > 4:
-        pytest.skip("Oclgrind interprets: one tile is enough to show a race")
-    variants = list(LargeGemm().variants(problem, compiled_device))
-    if is_slow(compiled_device):
-        # one that keeps the next tile in registers, and one with asynchronous copies
-        variants = list({variant["tiles"]: variant for variant in variants}.values())
-    check_variants(LargeGemm(), problem, compiled_device, variants, supported=False)
-
-
-def test_reasons_of_large_products(recorder: RecordingDevice, compiled_device: Device) -> None:
-    for problem, reason in ((GemmProblem(64, 512, 512), "at least 128 rows and columns"),
-                            (GemmProblem(512, 510, 512), "divisible by 4"),
-                            (GemmProblem(512, 512, 0), "divisible by 4"),
-                            (GemmProblem(128, 2**16, 2**15), "fewer than 2^31 weights")):
-        assert reason in (LargeGemm().supports(problem, recorder) or "")
-    assert LargeGemm().supports(GemmProblem(512, 512, 512), recorder) is None
-    if compiled_device.on_processors:
-        assert "needs a GPU" in (LargeGemm().supports(GemmProblem(512, 512, 512),
-                                                        compiled_device) or "")
 
 
 def sparse_algorithm_of(device: Device) -> Algorithm:

@@ -113,7 +113,7 @@ def mnist_right(plan: Plan) -> int:
 def forced(device: Device) -> str:
     """Returns the name of the algorithm that computes on words of bits on a device."""
     if not device.compiles:
-        return "host_popcount"
+        return "host_direct_popcount"
     return "wide_popcount" if device.on_processors else "popcount"
 
 

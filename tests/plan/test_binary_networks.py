@@ -157,7 +157,7 @@ def test_bits_compute_the_same_outputs(name: str, layers: int, quick_device: Dev
     images = photos(name, BLOCK if is_host else 2)
     on_floats = gossamer.compile(path, quick_device,
                                  only="host_im2col" if is_host else "im2col_gemm")
-    bits = "host_popcount" if is_host else "popcount"
+    bits = "host_direct_popcount" if is_host else "popcount"
     on_bits = gossamer.compile(path, quick_device, only=bits)
     np.testing.assert_array_equal(on_bits(images), on_floats(images))
     taken = [row["algorithm"] for row in on_bits.report(len(images)).rows]

@@ -1,4 +1,4 @@
-"""Convolutions on the host by NumPy and SciPy: im2col and depthwise."""
+"""Convolutions on the host by NumPy: im2col and depthwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.formats import csr, too_dense
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
 from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
@@ -20,10 +19,6 @@ from gossamer.ops.weights import Weights
 _CACHED_FLOATS = 48 * 1024
 """Number of floats of one block of padded input channels, a rule of thumb. A block, its sums and
 its scratch array should fit the L2 cache of a core. If they do not fit, only speed suffers."""
-_ROW_FLOATS = 512
-"""Number of output pixels that a product should have at least, a rule of thumb for any CPU. With
-fewer pixels, the fixed cost of a nonzero weight exceeds the cost of its multiplications. With many
-more pixels, the im2col matrix would not stay in the caches."""
 
 
 class HostIm2col(Algorithm):
@@ -171,73 +166,6 @@ def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))
     return np.ascontiguousarray(part).reshape(len(part), -1)
-
-
-class SparseIm2col(Algorithm):
-    """Product of CSR weights and the im2col matrix by SciPy.
-
-    If images are small, several images are multiplied at a time, because each nonzero weight has a
-    fixed cost in each product.
-
-    Zero weights are skipped: a NaN or infinity in the input does not reach an output whose weights
-    for that input are all zero.
-    """
-
-    op = "conv2d"
-    name = "sparse_im2col"
-    dense = False
-
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
-
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        images = _images(problem)
-        # one image of a pointwise convolution is its own im2col matrix
-        columns = 0 if problem.is_pointwise and images == 1 else (
-            4 * problem.depth * images * problem.image_pixels)
-        yield Variant((), problem.inputs, problem.outputs, workspace=columns)
-
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        matrix, rows = csr(weights.arrays), problem.group_out_channels
-        matrices = [matrix[first : first + rows]
-                    for first in range(0, problem.out_channels, rows)]
-        return State(problem, variant, device, data=(matrices, float32_operands(weights)))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
-        matrices, constants = state.data
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
-        if y.size == 0:
-            return
-        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
-        images = _images(problem)
-        for first in range(0, problem.batch, images):
-            span = slice(first, first + images)
-            results = y[span].reshape(-1, problem.groups, problem.group_out_channels,
-                                      problem.out_height, problem.out_width)
-            # axes: group, input channel, tap's row, tap's column, image, row, column
-            windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
-            for group, matrix in enumerate(matrices):
-                columns = windows[group]
-                # a plan passes its workspace to every step, even to steps that need none
-                if workspace is not None and state.variant.workspace:
-                    columns = host_array(workspace, columns.shape)
-                    columns[...] = windows[group]
-                product = matrix @ columns.reshape(problem.depth, -1)
-                results[:, group] = product.reshape(
-                    results.shape[2], results.shape[0], *results.shape[3:]).swapaxes(0, 1)
-            span_operands = [operand if operand.shape[0] == 1 else operand[span]
-                             for operand in operands]
-            apply_in_place(problem.epilogue, y[span], span_operands)
-
-
-def _images(problem: Conv2dProblem) -> int:
-    """Return the number of images that are multiplied at once."""
-    pixels = max(problem.image_pixels, 1)
-    return max(1, min(problem.batch, -(-_ROW_FLOATS // pixels)))
 
 
 def float32_operands(weights: Weights) -> dict[str, np.ndarray]:

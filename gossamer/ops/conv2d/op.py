@@ -1,6 +1,5 @@
 """2-D convolution with all its algorithms."""
 
-from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
@@ -11,7 +10,7 @@ from gossamer.ops.conv2d.dense.published import PublishedConvolution
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.grouped.grouped_mma import GroupedMma
-from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col, SparseIm2col
+from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
 from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
 from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, HostIndirectDepthwise
@@ -33,7 +32,7 @@ OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(),
          ImplicitGemmMma(), GroupedMma(), ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(),
          Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
-         DirectSparsePixels(), ShiftedSparseMma(), BitTensorCore(),
-         WidePopcount(), Popcount(), HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(),
-         HostDirectDepthwise(), HostIndirect(), HostIndirectDepthwise(), SparseIm2col(),
-         HostDirectPopcount(), HostPopcount(), PublishedConvolution(), ZeroConvolution()))
+         DirectSparsePixels(), ShiftedSparseMma(), BitTensorCore(), WidePopcount(), Popcount(),
+         HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
+         HostIndirect(), HostIndirectDepthwise(), HostDirectPopcount(), PublishedConvolution(),
+         ZeroConvolution()))

@@ -17,7 +17,6 @@ from gossamer.expression import Expression
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
-from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants
 from gossamer.ops.conv2d.binary.popcount import Popcount
@@ -89,10 +88,6 @@ class BitTensorCoreFusion(BinaryFusion, BitTensorCore):
         for tile, word_bits in tiles_and_words(layer, device):
             for variant in packed_variants(layer, inputs, tile.config, word_bits):
                 yield from with_float16(layer, variant)
-
-
-class HostPopcountFusion(BinaryFusion, HostPopcount):
-    """The binary convolution on the host, in NumPy."""
 
 
 class HostDirectPopcountFusion(BinaryFusion, HostDirectPopcount):

@@ -5,7 +5,6 @@ from gossamer.ops.fused.attention import AttentionMma
 from gossamer.ops.fused.binary import (
     BitTensorCoreFusion,
     HostDirectPopcountFusion,
-    HostPopcountFusion,
     PopcountFusion,
     WidePopcountFusion,
 )
@@ -13,7 +12,6 @@ from gossamer.ops.fused.channel_attention import ChannelAttention
 from gossamer.ops.fused.convolution_pool import ConvolutionPoolMma
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.gather_expression import GatherExpressionFusion
-from gossamer.ops.fused.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
@@ -30,11 +28,10 @@ from gossamer.ops.fused.row_expression import RowExpressionFusion
 from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), ChannelAttention(), AttentionMma(), PointwiseMean(),
-    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
-    RowExpressionFusion(), StridedMoves(), GatherExpressionFusion(),
-    BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
-    HostPopcountFusion())
+    InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), SqueezeExcite(),
+    ChannelAttention(), AttentionMma(), PointwiseMean(), FirstConvolutionMma(), PopcountChain(),
+    ConvolutionPoolMma(), PointwisePairMma(), RowExpressionFusion(), StridedMoves(),
+    GatherExpressionFusion(), BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(),
+    HostDirectPopcountFusion())
 
 OP = Op("fused", FusionProblem, reference, ALGORITHMS)

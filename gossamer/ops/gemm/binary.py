@@ -7,13 +7,11 @@ treat each row as an image of one pixel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
-from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount, Work
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form
 from gossamer.ops.conv2d.binary.popcount import (
@@ -47,22 +45,6 @@ class _BinaryGemm(ConvolutionGemm):
 
     exact = True
     _layout = "NCHW"
-
-
-class HostPopcountGemm(_BinaryGemm):
-    """The host's binary convolution, applied to images of one pixel."""
-
-    name = "host_popcount"
-    _convolution = HostPopcount()
-
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device, data=self._convolution.prepare(
-            weights, pointwise(problem), self._of_images(variant), device))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        self._convolution.launch(state.data, inputs, outputs, workspace, stream)
 
 
 class HostDirectPopcountGemm(HostDirectPopcount):

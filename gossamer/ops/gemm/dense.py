@@ -1,7 +1,7 @@
 """Matrix products with dense weights.
 
-The algorithms are kernels of 1x1 convolutions, kernels for few rows and for large matrices, the
-matrix product of a published OpenCL convolution (docs/algorithms.md), and BLAS on the host.
+The algorithms are kernels of 1x1 convolutions, a kernel for few rows, the matrix product of a
+published OpenCL convolution (docs/algorithms.md), and BLAS on the host.
 """
 
 from __future__ import annotations
@@ -204,92 +204,6 @@ class HostGemm(Algorithm):
             np.matmul(x, state.data["weight"].T, out=y)
         operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
         apply_in_place(problem.epilogue, y, operands)
-
-
-_LARGE = Path(__file__).with_name("large.cl")
-_LARGE_KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "blocks_per_unit",
-               "tiles", "early", "columns", "snake", "checked")
-_LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in (
-    (128, 256, 8, 8, 16, 4, 1, 3, 1, 1, 1, 0),
-    (128, 128, 8, 8, 16, 4, 2, 4, 1, 1, 1, 0),
-    (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
-    (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
-))
-"""The configs; the keys are described in large.cl. On an H200 the first config is the fastest with
-CUDA, and one of the last two is the fastest with OpenCL."""
-_LEAST = 128
-"""Minimum number of rows of the result, and minimum number of its columns. If a result had fewer,
-much of a tile would be empty."""
-
-
-class LargeGemm(Algorithm):
-    """A product in tiles of 128 x 128 or more, with 128 results per work-item.
-
-    The tiles are swizzled in shared memory.
-    """
-
-    op = "gemm"
-    name = "large_gemm"
-
-    def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if (reason := cannot_compile(problem, device)) is not None:
-            return reason
-        if device.on_processors:
-            return "needs a GPU, because 256 work-items share a tile"
-        if min(problem.rows, problem.columns) < _LEAST:
-            return f"needs at least {_LEAST} rows and columns"
-        if problem.columns % 4 or problem.depth % 4 or not problem.depth:
-            return "needs a depth and a number of columns divisible by 4"
-        if problem.columns * problem.depth >= 2**31:
-            return "supports fewer than 2^31 weights"
-        limits = device.limits
-        if min(limits.work_group_size, limits.sure_work_group_size) < 256:
-            return "needs work-groups of 256"
-        needed = max(map(_large_bytes, _large_configs(device)))
-        if limits.shared_bytes < needed:
-            return f"needs {needed} bytes of shared memory"
-        return None
-
-    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for config in _large_configs(device):
-            yield Variant(config, problem.inputs, problem.outputs)
-
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        tile_m, tile_n, tile_k = (variant[f"tile_{axis}"] for axis in "mnk")
-        rows, columns, depth = problem.rows, problem.columns, problem.depth
-        exact = rows % tile_m == columns % tile_n == depth % tile_k == 0
-        options: dict[str, Any] = {} if variant["tiles"] == 2 else {
-            "architectures": ("sm_80", "sm_100")}
-        kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
-            **{key.upper(): value for key, value in variant.config},
-            # kernels with bounds checks need more registers, so only one work-group fits on
-            # a multiprocessor
-            "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
-            "CHECKED": int(variant["checked"] or not exact),
-            **epilogue_macros(problem.epilogue),
-        }, **options))
-        weight = packed_by_depth(weights)
-        work_group = tile_m // variant["work_m"] * (tile_n // variant["work_n"])
-        launch = Launch(kernel, (-(-rows // tile_m) * -(-columns // tile_n),), (work_group,),
-                        (input_buffer(0), weight, output_buffer(0), rows, columns, depth,
-                         *epilogue_arguments(problem.epilogue, weights, 1, columns)))
-        return State(problem, variant, device, [launch])
-
-
-def _large_configs(device: Device) -> list[tuple[tuple[str, int], ...]]:
-    """Return the configs that the device can run.
-
-    Configs with more than two tiles in shared memory need asynchronous copies.
-    """
-    return [config for config in _LARGE_CONFIGS
-            if device.limits.mma or dict(config)["tiles"] == 2]
-
-
-def _large_bytes(config: tuple[tuple[str, int], ...]) -> int:
-    """Return the bytes of shared memory per work-group."""
-    sizes = dict(config)
-    return 4 * sizes["tiles"] * sizes["tile_k"] * (sizes["tile_m"] + sizes["tile_n"])
 
 
 class PublishedGemm(Algorithm):

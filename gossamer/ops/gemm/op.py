@@ -3,7 +3,6 @@
 from gossamer.ops.gemm.binary import (
     BitTensorCoreGemm,
     HostDirectPopcountGemm,
-    HostPopcountGemm,
     PopcountGemm,
     WidePopcountGemm,
 )
@@ -11,7 +10,6 @@ from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import (
     FewRows,
     HostGemm,
-    LargeGemm,
     MmaGemm,
     PublishedGemm,
     TiledGemm,
@@ -25,7 +23,6 @@ from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
-        (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+        (WideProduct(), FewRows(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(),
          HostGemm(), HostDirectGemm(), HostDirectRows(), SparseGemm(), HostDirectPopcountGemm(),
-         HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(),
-         PublishedGemm(), ZeroProduct()))
+         BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(), PublishedGemm(), ZeroProduct()))

@@ -68,11 +68,11 @@ def test_such_a_layer_stays_on_floats(name: str, tmp_path: Path) -> None:
     arguments, reason = BAD[name]
     path = save(tmp_path / "network.onnx", **arguments)
     x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
-    plan = gossamer.compile(str(path), "host", only="host_popcount")
+    plan = gossamer.compile(str(path), "host", only="host_direct_popcount")
     plan(x)
     (row,) = [row for row in plan.report(2).rows if row["layer"] == "layer"]
     assert row["algorithm"] == "host_im2col" and row["form"]["form"] == "floats"
-    assert reason in row["form"]["reason"] and reason in row["rejected"]["host_popcount"]
+    assert reason in row["form"]["reason"] and reason in row["rejected"]["host_direct_popcount"]
     (shown,) = [row for row in json.loads(succeeds("inspect", path, "--json").stdout)["rows"]
                 if row["name"] == "layer"]
     assert shown["form"] == "floats" and reason in shown["form_reason"]
@@ -86,8 +86,9 @@ def test_a_forced_algorithm_is_refused_with_the_layer(name: str, tmp_path: Path)
     arguments, reason = BAD[name]
     path = save(tmp_path / "network.onnx", **arguments)
     line = fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
-                 "layer=host_popcount", "-o", tmp_path / "out.plan")
-    assert line.startswith("error: layer layer: host_popcount is forced but cannot compute it: ")
+                 "layer=host_direct_popcount", "-o", tmp_path / "out.plan")
+    assert line.startswith(
+        "error: layer layer: host_direct_popcount is forced but cannot compute it: ")
     assert reason in line and not (tmp_path / "out.plan").exists()
 
 
@@ -102,7 +103,7 @@ def test_sums_beyond_float32_stay_on_floats(tmp_path: Path) -> None:
                 if row["name"] == "layer"]
     assert (shown["form"], shown["form_reason"]) == ("floats", reason)
     assert reason in fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
-                           "layer=host_popcount")
+                           "layer=host_direct_popcount")
 
 
 @pytest.mark.parametrize(("forced", "words"), [
@@ -122,8 +123,8 @@ def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
     path = save(tmp_path / "network.onnx", SIGNS, pad=1.0)
     x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
     expected = gossamer.compile(str(path), "host", only="host_im2col")(x)
-    for algorithm in ("host_popcount", "host_im2col"):
-        for only in (None, "host_popcount", "host_im2col"):
+    for algorithm in ("host_direct_popcount", "host_im2col"):
+        for only in (None, "host_direct_popcount", "host_im2col"):
             plan = gossamer.compile(str(path), "host", only=only, force={"layer": algorithm})
             np.testing.assert_array_equal(plan(x), expected)
             (row,) = [row for row in plan.report(2).rows if "layer" in row["layers"]]
@@ -132,12 +133,12 @@ def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
                 assert "no tensor cores for bits" in row["rejected"]["bit_tensor_core"]
     output = tmp_path / "out.plan"
     succeeds("compile", path, "--device", "host", "--effort", "quick", "--force",
-             "layer=host_popcount", "-o", output)
+             "layer=host_direct_popcount", "-o", output)
     np.testing.assert_array_equal(gossamer.Plan.load(str(output))(x), expected)
 
 
 def test_exact_sums_are_not_less_than_float32(tmp_path: Path) -> None:
     path = save(tmp_path / "network.onnx", SIGNS)
-    printed = succeeds("compile", path, "--device", "host", "--force", "layer=host_popcount")
-    assert "host_popcount" in printed.stdout
+    printed = succeeds("compile", path, "--device", "host", "--force", "layer=host_direct_popcount")
+    assert "host_direct_popcount" in printed.stdout
     assert "lower precision than float32" not in printed.stdout + printed.stderr

@@ -156,7 +156,7 @@ def test_signs_are_computed_on_bits(quick_device: Device, tmp_path: Path) -> Non
     graph = gossamer.load(str(save(proto, tmp_path)))
     forms = forms_of_layers(graph, 2)
     assert {name: form.form for name, form in forms.items()} == {"a": "trits", "y": "bits"}
-    name = "popcount" if quick_device.compiles else "host_popcount"
+    name = "popcount" if quick_device.compiles else "host_direct_popcount"
     plan = gossamer.compile(graph, quick_device, only=name)
     steps = {step.layer.name: step for step in plan.program(3).steps}
     assert steps["a"].algorithm.name == steps["y"].algorithm.name == name

@@ -87,7 +87,7 @@ def test_a_line_says_why_layers_of_signs_are_on_floats_where_all_are(
 
 def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
     graph = vgg_cifar10("small", 8)
-    report = gossamer.compile(graph, "host", only="host_popcount").report(1)
+    report = gossamer.compile(graph, "host", only="host_direct_popcount").report(1)
     rows = [row for row in report.rows if row["form"]]
     assert [row["form"]["form"] for row in rows] == ["floats", *["bits"] * 8]
     assert [row["precision"] for row in rows] == ["fp32", *["b1"] * 8]

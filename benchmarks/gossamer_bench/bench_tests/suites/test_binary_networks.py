@@ -70,7 +70,7 @@ def test_every_contender_has_the_same_signs(name: str) -> None:
     with torch.inference_mode():
         of_torch = graph_module(graph, 2)(torch.from_numpy(x)).numpy()
     of_plans = [gossamer.compile(graph, "host", only=only)(x)
-                for only in ("host_im2col", "host_popcount")]
+                for only in ("host_im2col", "host_direct_popcount")]
     for result in (of_torch, *runtime(to_onnx(graph), {"x": x}), *of_plans):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
@@ -81,17 +81,17 @@ def test_a_case_measures_the_network_and_counts_its_layers_on_bits(tmp_path: Pat
     case = binary_case(lambda: PeerNetwork("small", graph), 1,
                        setting(find("host"), tmp_path, ["torch-eager"]))
     names = set(case.contenders)
-    assert {"gossamer", "gossamer:host_popcount", "torch-eager"} <= names
-    (forced,) = case.contenders["gossamer:host_popcount"]()
+    assert {"gossamer", "gossamer:host_direct_popcount", "torch-eager"} <= names
+    (forced,) = case.contenders["gossamer:host_direct_popcount"]()
     ready = forced.make()
-    assert "host_popcount 8" in ready.config
+    assert "host_direct_popcount 8" in ready.config
     ready.work(None)
     np.testing.assert_allclose(ready.output(1), case.expected, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_rows_state_the_share_of_the_stem(tmp_path: Path) -> None:
-    plan = make_plan(resnet18("small", 32), tmp_path, "host", only="host_popcount")
+    plan = make_plan(resnet18("small", 32), tmp_path, "host", only="host_direct_popcount")
     program = plan.program(1)
     text = shares_text(program)
     shares = [float(share) for share in re.findall(r"([0-9.]+)%", text)]

@@ -19,7 +19,7 @@ from gossamer.device.native import processor as native
 from gossamer.device.native.processor import Processor, function
 from gossamer.ops.algorithm import Problem, State, Variant
 from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
-from gossamer.ops.conv2d.binary.host import Constants
+from gossamer.ops.conv2d.binary.constants import Constants
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, processor_us
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.generated import GeneratedCode

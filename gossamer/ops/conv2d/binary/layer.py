@@ -214,19 +214,6 @@ def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.where(arrays["weight"] > 0, 1, -1).sum(axis=1).astype(np.int32)
 
 
-def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
-    """Return values (N, C, H, W) of a packed dtype as words (N, words, H, W, planes).
-
-    Unlike `gossamer.tensor.pack`, this function does not check for values that the dtype cannot
-    hold. A NaN becomes -1.
-    """
-    bits = PACKED_DTYPES[dtype].bits(values)
-    n, c, *rest = bits.shape
-    padded = np.zeros((n, -(-c // word_bits) * word_bits, *rest), bool)
-    padded[:, :c] = bits
-    return _words(padded, word_bits)
-
-
 def _positioned(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
                 word_bits: int) -> np.ndarray:
     """Return bits (rows, C/groups, ...) at their positions in the group's words.

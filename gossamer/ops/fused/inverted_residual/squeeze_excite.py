@@ -21,7 +21,7 @@ from gossamer.ops.fused.inverted_residual.block import (
     excited_block_of,
     reason_unfused,
 )
-from gossamer.ops.fused.inverted_residual.inverted_residual import (
+from gossamer.ops.fused.inverted_residual.excited_block import (
     CONFIGS,
     RunTimeBuffer,
     Tile,
@@ -93,10 +93,10 @@ class SqueezeExcite(FusionAlgorithm):
         tile, memory = Tile.of(variant), _Workspace(block, variant, device)
         return State(problem, variant, device, [
             block_launch(weights, block, tile, variant, device, input_buffer(0), memory.hidden,
-                         projects=False, totals=memory.totals),
+                         totals=memory.totals),
             _gates_launch(weights, block, tile, device, memory),
             block_launch(weights, block, tile, variant, device, memory.hidden, output_buffer(0),
-                         convolves=False, gates=memory.gates)])
+                         gates=memory.gates)])
 
 
 class _Workspace:

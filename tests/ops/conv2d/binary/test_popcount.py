@@ -1,4 +1,4 @@
-"""Tests of popcount, of wide_popcount and of host_popcount."""
+"""Tests of popcount and of wide_popcount."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.host import HostPopcount
+from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.binary.popcount import TILES, Popcount
 from gossamer.ops.conv2d.binary.wide_popcount import CONFIGS, WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -35,7 +35,7 @@ from tests.ops.conv2d.binary.signs import (
 from tests.ops.harness import run_variant
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
-ALGORITHM, WIDE, HOST = Popcount(), WidePopcount(), HostPopcount()
+ALGORITHM, WIDE, HOST = Popcount(), WidePopcount(), HostDirectPopcount()
 EITHER = pytest.mark.parametrize("algorithm", [ALGORITHM, WIDE], ids=["popcount", "wide_popcount"])
 KNOWN = pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
 
@@ -145,25 +145,6 @@ def test_it_is_made_for_processors() -> None:
                             facts=(PLUS_MINUS_ONE,))
     assert "runs on processors only" in WIDE.supports(problem, RecordingDevice())
     assert "any floats" in WIDE.supports(replace(problem, facts=()), RecordingDevice())
-
-
-@given(problem=problems(largest=130), seed=st.integers(0, 99))
-@settings(max_examples=60)
-def test_every_bit_of_any_convolution_on_the_host(problem: Conv2dProblem, seed: int) -> None:
-    device = find("host")
-    assert HOST.supports(problem, device) is None
-    for variant in HOST.variants(problem, device):
-        check_exact(HOST, problem, variant, device, seed)
-
-
-@pytest.mark.parametrize(("epilogue", "dtype"), [(BATCH_NORM_BITS, "bits"),
-                                                 (BATCH_NORM_SIGN, "trits")])
-def test_packed_and_float_tensors_are_offered(epilogue, dtype: str) -> None:
-    problem = Conv2dProblem(1, 64, 5, 5, 32, (3, 3), epilogue=epilogue, weights_info=SCALED,
-                            facts=(PLUS_MINUS_ONE,))
-    variants = list(HOST.variants(problem, find("host")))
-    assert [(v.inputs[0].dtype, v.outputs[0].dtype) for v in variants] == [
-        ("float32", "float32"), ("float32", dtype), ("bits", "float32"), ("bits", dtype)]
 
 
 def test_many_channels_and_large_sums() -> None:

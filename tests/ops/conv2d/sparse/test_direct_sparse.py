@@ -1,4 +1,4 @@
-"""Tests direct_sparse, in its published forms, and sparse_im2col, which runs on the host."""
+"""Tests of direct_sparse, in its published forms."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.conv2d import OP
-from gossamer.ops.conv2d.host import SparseIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse, dealt
 from gossamer.ops.conv2d.sparse.formats import DENSEST
@@ -37,23 +37,19 @@ def of(weights: dict[str, np.ndarray], problem: Conv2dProblem) -> Conv2dProblem:
     return replace(problem, weights_info=WeightsInfo(float(nonzero.mean()), "a pattern"))
 
 
-def algorithm_of(device: Device) -> Algorithm:
-    return DirectSparse() if device.compiles else SparseIm2col()
-
-
 def variants_of(problem: Conv2dProblem, device: Device, threads: int | None = None
                 ) -> list[Variant]:
-    """Returns the variants with `threads` work-items per work-group; on the host, all variants."""
-    variants = list(algorithm_of(device).variants(problem, device))
+    """Returns the variants with `threads` work-items per work-group, by default all."""
+    variants = list(DirectSparse().variants(problem, device))
     return [v for v in variants if threads in (None, dict(v.config).get("threads", threads))]
 
 
 def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
           variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None,
           algorithm: Algorithm | None = None) -> None:
-    """Compares the outputs of variants with the reference; without an algorithm they are those of
-    the device's published one."""
-    check_variants(algorithm_of(device) if algorithm is None else algorithm, of(weights, problem),
+    """Compares the outputs of variants with the reference; the algorithm is
+    direct_sparse by default."""
+    check_variants(DirectSparse() if algorithm is None else algorithm, of(weights, problem),
                    device, variants, weights, inputs, supported=False)
 
 
@@ -74,16 +70,17 @@ def problems(draw: st.DrawFn) -> Conv2dProblem:
 @given(problem=problems(), density=st.sampled_from([0.0, 0.1, 0.4, 0.7]),
        choice=st.integers(0, 7))
 @settings(max_examples=40)
-def test_any_geometry(device: Device, problem: Conv2dProblem, density: float,
+def test_any_geometry(compiled_device: Device, problem: Conv2dProblem, density: float,
                       choice: int) -> None:
-    variants = variants_of(problem, device, SMALL)
-    check(problem, sparse(problem, density), device, [variants[choice % len(variants)]])
+    variants = variants_of(problem, compiled_device, SMALL)
+    check(problem, sparse(problem, density), compiled_device, [variants[choice % len(variants)]])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11])
-def test_kernel_sizes(device: Device, size: int) -> None:
+def test_kernel_sizes(compiled_device: Device, size: int) -> None:
     problem = Conv2dProblem(1, 3, 13, 12, 4, (size, size), pads=(size // 2,) * 4)
-    check(problem, sparse(problem, 0.2), device, variants_of(problem, device, SMALL)[:4])
+    check(problem, sparse(problem, 0.2), compiled_device,
+          variants_of(problem, compiled_device, SMALL)[:4])
 
 
 @pytest.mark.sanitize
@@ -105,11 +102,12 @@ def test_every_form(compiled_device: Device) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5, 64, 67, 128])
-def test_odd_batches_and_those_that_fill_lines(device: Device, batch: int) -> None:
-    if is_slow(device) and batch > 5:
+def test_odd_batches_and_those_that_fill_lines(compiled_device: Device, batch: int) -> None:
+    if is_slow(compiled_device) and batch > 5:
         pytest.skip("Oclgrind interprets: small shapes only")
     problem = Conv2dProblem(batch, 4, 5, 5, 3, (3, 3), pads=(1, 1, 1, 1))
-    check(problem, sparse(problem, 0.3), device, variants_of(problem, device, SMALL))
+    check(problem, sparse(problem, 0.3), compiled_device,
+          variants_of(problem, compiled_device, SMALL))
 
 
 @pytest.mark.parametrize("parts", [1, 3, 5, 12])
@@ -131,19 +129,18 @@ def test_rows_are_dealt_to_parts_of_similar_work(parts: int) -> None:
     Conv2dProblem(7, 4, 8, 8, 75, (3, 3), pads=(1, 1, 1, 1)),
     Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RESIDUAL_RELU)],
     ids=["more groups than units", "large images with a residual"])
-def test_larger_layers(quick_device: Device, problem: Conv2dProblem) -> None:
-    """The host computes two images at once, and then the last one."""
-    check(problem, sparse(problem, 0.4), quick_device,
-          variants_of(problem, quick_device, SMALL)[:4])
+def test_larger_layers(quick_compiled: Device, problem: Conv2dProblem) -> None:
+    check(problem, sparse(problem, 0.4), quick_compiled,
+          variants_of(problem, quick_compiled, SMALL)[:4])
 
 
-def test_weights_without_zeros_are_refused_but_computed(device: Device) -> None:
+def test_weights_without_zeros_are_refused_but_computed(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 4, 6, 6, 5, (3, 3))
     dense = random_weights(problem)
-    assert "density 1.00" in (algorithm_of(device).supports(of(dense, problem), device) or "")
-    check(problem, dense, device, variants_of(problem, device, SMALL))
+    assert "density 1.00" in (DirectSparse().supports(of(dense, problem), compiled_device) or "")
+    check(problem, dense, compiled_device, variants_of(problem, compiled_device, SMALL))
     info = WeightsInfo(DENSEST, "a pattern")
-    assert algorithm_of(device).supports(replace(problem, weights_info=info), device) is None
+    assert DirectSparse().supports(replace(problem, weights_info=info), compiled_device) is None
 
 
 def stretched(problem: Conv2dProblem, weights: dict[str, np.ndarray],
@@ -201,52 +198,46 @@ def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device)
         assert compiled_device.limits.work_group_size < 512 or max(threads) > 256
 
 
-def test_only_padded_inputs_need_workspace(device: Device) -> None:
+def test_only_padded_inputs_need_workspace(compiled_device: Device) -> None:
     plain = Conv2dProblem(2, 3, 5, 6, 4, (3, 3))
     padded = replace(plain, pads=(1, 2, 0, 1))
-    if device.compiles:
-        assert {v.workspace for v in variants_of(plain, device)} == {0}
-        assert {v.workspace for v in variants_of(padded, device)
-                if v.precision == "fp32"} == {4 * 2 * 3 * (5 + 1) * (6 + 3)}
-    else:
-        (variant,) = variants_of(plain, device)
-        assert variant.workspace == 4 * 27 * 2 * plain.out_height * plain.out_width
-        (pointwise,) = variants_of(Conv2dProblem(1, 3, 5, 6, 4, (1, 1)), device)
-        assert pointwise.workspace == 0
+    assert {v.workspace for v in variants_of(plain, compiled_device)} == {0}
+    assert {v.workspace for v in variants_of(padded, compiled_device)
+            if v.precision == "fp32"} == {4 * 2 * 3 * (5 + 1) * (6 + 3)}
 
 
-def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> None:
+def test_a_workspace_that_was_not_asked_for_is_left_alone(compiled_device: Device) -> None:
     """A plan passes one workspace to all of its steps."""
     problem = Conv2dProblem(1, 8, 32, 32, 4, (1, 1))
     weights = sparse(problem, 0.4)
     (x,) = random_inputs(problem)
-    for variant in variants_of(problem, device, SMALL)[:2]:
+    for variant in variants_of(problem, compiled_device, SMALL)[:2]:
         assert variant.workspace == 0
-        state = algorithm_of(device).prepare(Weights(weights, device), problem, variant, device)
-        source = device.upload(pack(x, variant.inputs[0]), "an input")
-        target = device.empty(variant.outputs[0].nbytes, "an output")
-        algorithm_of(device).launch(state, [source], [target], device.empty(64, "a workspace"))
+        state = DirectSparse().prepare(Weights(weights, compiled_device), problem, variant,
+                                       compiled_device)
+        source = compiled_device.upload(pack(x, variant.inputs[0]), "an input")
+        target = compiled_device.empty(variant.outputs[0].nbytes, "an output")
+        DirectSparse().launch(state, [source], [target], compiled_device.empty(64, "a workspace"))
         stored = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
-        device.read(target, stored)
+        compiled_device.read(target, stored)
         (expected,) = OP.reference(problem, [x], weights)
         assert normalised_error(unpack(stored, variant.outputs[0]), expected) <= tolerance(
             "conv2d", variant.precision)
 
 
-def test_reasons(device: Device) -> None:
+def test_the_host_has_no_kernels() -> None:
     problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
-    weights = sparse(problem, 0.2)
-    other = SparseIm2col() if device.compiles else DirectSparse()
-    assert other.supports(of(weights, problem), device)
-    assert algorithm_of(device).supports(of(weights, problem), device) is None
+    reason = DirectSparse().supports(of(sparse(problem, 0.2), problem), find("host"))
+    assert reason == "needs a device that compiles kernels"
 
 
-def test_a_plan_that_does_not_measure_stays_dense(device: Device) -> None:
+def test_a_plan_that_does_not_measure_stays_dense(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
     pruned = of(sparse(problem, 0.2), problem)
-    able = [algorithm for algorithm in OP.algorithms if algorithm.supports(pruned, device) is None]
+    able = [algorithm for algorithm in OP.algorithms
+            if algorithm.supports(pruned, compiled_device) is None]
     assert able[0].dense
-    assert algorithm_of(device).name in {algorithm.name for algorithm in able}
+    assert "direct_sparse" in {algorithm.name for algorithm in able}
 
 
 def test_the_published_forms_come_in_every_size_that_fits(compiled_device: Device) -> None:
@@ -290,7 +281,7 @@ def real_layer(shared, name: str, channels: int, groups: int,
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name, channels, groups, kernel", REAL_LAYERS)
-def test_real_pruned_layers(quick_device: Device, shared, name: str, channels: int, groups: int,
+def test_real_pruned_layers(quick_compiled: Device, shared, name: str, channels: int, groups: int,
                             kernel: int) -> None:
     problem, weights = real_layer(shared, name, channels, groups, kernel)
-    check(problem, weights, quick_device, variants_of(problem, quick_device, SMALL)[::3])
+    check(problem, weights, quick_compiled, variants_of(problem, quick_compiled, SMALL)[::3])

@@ -15,6 +15,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.configs import configs
 from gossamer.ops.weights import Weights
@@ -24,7 +25,7 @@ from tests.ops.conv2d.sparse import (
     test_direct_sparse_pixels,
 )
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME, awkward, sparse, with_density
-from tests.ops.conv2d.sparse.test_direct_sparse import algorithm_of, of
+from tests.ops.conv2d.sparse.test_direct_sparse import of
 from tests.ops.harness import random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
@@ -45,8 +46,8 @@ def check(algorithm: Algorithm, problem: Conv2dProblem, kind: str, device: Devic
 
 @given(problem=test_direct_sparse.problems(), kind=KINDS, seed=SEEDS)
 @settings(max_examples=14)
-def test_csr(device: Device, problem: Conv2dProblem, kind: str, seed: int) -> None:
-    check(algorithm_of(device), problem, kind, device, seed)
+def test_csr(compiled_device: Device, problem: Conv2dProblem, kind: str, seed: int) -> None:
+    check(DirectSparse(), problem, kind, compiled_device, seed)
 
 
 @given(problem=test_direct_sparse.problems(), kind=KINDS, seed=SEEDS)
@@ -55,9 +56,8 @@ def test_tables(compiled_device: Device, problem: Conv2dProblem, kind: str, seed
     check(DirectSparseTable(), problem, kind, compiled_device, seed)
 
 
-def algorithms_of(device: Device) -> list[Algorithm]:
-    """Returns the algorithms that compute any sparse convolution on a device."""
-    return [algorithm_of(device), *([DirectSparseTable()] if device.compiles else [])]
+ALGORITHMS = (DirectSparse(), DirectSparseTable())
+"""The algorithms that compute any sparse convolution."""
 
 
 def few(variants: Iterable[Variant]) -> list[Variant]:
@@ -69,14 +69,15 @@ def few(variants: Iterable[Variant]) -> list[Variant]:
 
 
 @pytest.mark.parametrize("kind", EXTREME)
-def test_numbers_that_float16_does_not_hold(device: Device, kind: str) -> None:
+def test_numbers_that_float16_does_not_hold(compiled_device: Device, kind: str) -> None:
     problem = Conv2dProblem(2, 6, 7, 5, 9, (3, 3), (1, 2), (1, 0, 2, 1), groups=3)
-    for algorithm in algorithms_of(device):
-        check(algorithm, problem, kind, device, 3, ("fp32",))
+    for algorithm in ALGORITHMS:
+        check(algorithm, problem, kind, compiled_device, 3, ("fp32",))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinite_weights_stay_in_their_channel(device: Device, value: float) -> None:
+def test_nan_and_infinite_weights_stay_in_their_channel(compiled_device: Device,
+                                                        value: float) -> None:
     problem = Conv2dProblem(2, 3, 4, 4, 4, (3, 3), pads=(1, 1, 1, 1))
     arrays = sparse(problem, 0.4)
     arrays["weight"][1, 2, 1, 1] = value
@@ -85,21 +86,23 @@ def test_nan_and_infinite_weights_stay_in_their_channel(device: Device, value: f
         (expected,) = reference(problem, random_inputs(problem), arrays)
         assert not np.isfinite(expected[:, 1]).all() and not np.isfinite(expected[:, 3]).all()
         assert np.isfinite(expected[:, [0, 2]]).all()
-        for algorithm in algorithms_of(device):
-            test_direct_sparse.check(problem, arrays, device,
-                                     few(algorithm.variants(problem, device)), algorithm=algorithm)
+        for algorithm in ALGORITHMS:
+            test_direct_sparse.check(
+                problem, arrays, compiled_device,
+                few(algorithm.variants(problem, compiled_device)), algorithm=algorithm)
 
 
-def test_one_set_of_weights_serves_every_input_size(device: Device) -> None:
+def test_one_set_of_weights_serves_every_input_size(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
     arrays = sparse(problem, 0.4)
-    weights = Weights(arrays, device, "the test")
+    weights = Weights(arrays, compiled_device, "the test")
     for sized in (problem, replace(problem, height=9, width=5, batch=3)):
         inputs = random_inputs(sized)
         (expected,) = reference(sized, inputs, arrays)
-        for algorithm in algorithms_of(device):
-            for variant in few(algorithm.variants(sized, device)):
-                (actual,) = run_variant(algorithm, sized, variant, device, weights, inputs)
+        for algorithm in ALGORITHMS:
+            for variant in few(algorithm.variants(sized, compiled_device)):
+                (actual,) = run_variant(algorithm, sized, variant, compiled_device, weights,
+                                        inputs)
                 assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 

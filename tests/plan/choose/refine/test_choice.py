@@ -161,7 +161,7 @@ def test_baseline_plans_of_a_device(quick_device: Device, tmp_path: Path) -> Non
     assert_close(plan(images()), runtime(network, {"x": images()})[0])
 
 
-@pytest.mark.parametrize("faster, skips_zeros", [(DENSE, False), ("sparse_im2col", True)])
+@pytest.mark.parametrize("faster, skips_zeros", [("host_gemm", False), ("sparse_gemm", True)])
 def test_all_dense_algorithms_together_are_a_baseline_plan(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, skips_zeros: bool) -> None:
     """Each layer alone is faster where zeros are skipped; the network with `faster`."""
@@ -169,17 +169,17 @@ def test_all_dense_algorithms_together_are_a_baseline_plan(
     monkeypatch.setattr(Candidate, "cost", property(
         lambda self: (20.0 if self.algorithm.dense else 10.0)
         if math.isfinite(cost(self)) else math.inf))
-    reset(monkeypatch, **{DENSE: 50.0, "sparse_im2col": 100.0, faster: 25.0})
-    weight = weights(8, 4, 3, 3)
-    weight[:, :, 1:] = 0
-    network = model([helper.make_node("Conv", ["x", "w"], ["y"], "thin")],
-                    {"x": ["N", 4, 7, 7]}, {"y": 4}, {"w": weight})
+    reset(monkeypatch, **{"host_gemm": 50.0, "sparse_gemm": 100.0, faster: 25.0})
+    weight = weights(12, 8)
+    weight[:, 2:] = 0
+    network = model([helper.make_node("Gemm", ["x", "w"], ["y"], "thin")],
+                    {"x": ["N", 12]}, {"y": 2}, {"w": weight})
     host = find("host")
     plan = Plan(gossamer.load(str(save(network, tmp_path))), host,
                 tuner=Tuner(host, "max", cache=TuningCache(host, tmp_path / "tuning")))
     plan_outcomes = outcomes(plan)
     assert {CHOICE, "dense algorithms only"} <= plan_outcomes.keys()
-    assert (algorithm(plan.program(2)) == "sparse_im2col") == skips_zeros
+    assert (algorithm(plan.program(2)) == "sparse_gemm") == skips_zeros
     if skips_zeros:
         assert plan_outcomes[OTHER] == "50.0 us against 25.0 us"
         assert "the network takes 25.0 us, with dense algorithms only 50.0 us" in str(

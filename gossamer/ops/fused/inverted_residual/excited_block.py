@@ -1,34 +1,25 @@
-"""The algorithms inverted_residual and separable: a MobileNet block in one kernel.
-
-The kernel is written in the dialect common to CUDA and OpenCL, and runs on any device that compiles
-kernels.
-"""
+"""The tiles and the two main launches of squeeze_excite."""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.inverted_residual.block import Block, block_of, epilogues, reason_unfused
-from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.fused.inverted_residual.block import Block, epilogues
+from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 
 RunTimeBuffer = Callable[..., Argument]
 """A function that a Launch calls to get a run-time buffer."""
 
-_SOURCE = Path(__file__).with_name("inverted_residual.cl")
+_SOURCE = Path(__file__).with_name("excited_block.cl")
 _MOST_SUMS = 6
 """Maximum number of units of the projection whose accumulators fit the registers of a work-item. A
 unit is four pixels by four channels."""
@@ -117,76 +108,6 @@ class Tile:
         return waves * self.products(block) / max(1, tiles) / (_PRODUCTS * self.work_group)
 
 
-class _FusedBlock(FusionAlgorithm, abc.ABC):
-    """A block in one kernel.
-
-    expands: whether the block begins with an expansion.
-    """
-
-    expands: ClassVar[bool]
-
-    def recognises(self, problem: FusionProblem) -> bool:
-        return block_of(problem, self.expands) is not None
-
-    def supports(self, problem: FusionProblem, device: Device) -> str | None:
-        block = block_of(problem, self.expands)
-        if block is None:
-            return "the layers are not a block of this kind"
-        if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
-            return reason
-        if not fitting_tiles(block, device):
-            return (f"{block.hidden} hidden and {block.out_channels} output channels do not "
-                    f"fit the registers and the {device.limits.shared_bytes} bytes of shared "
-                    "memory of a work-group")
-        return None
-
-    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        block = block_of(problem, self.expands)
-        assert block is not None
-        for tile in fitting_tiles(block, device)[:CONFIGS]:
-            for variant in layout_variants(problem, ("NHWC",), tile.config):
-                yield variant
-                yield variant.as_fp16
-
-    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
-        block = block_of(problem, self.expands)
-        assert block is not None
-        return Tile.of(variant).expected_us(block, device)
-
-    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
-                device: Device) -> State:
-        block = block_of(problem, self.expands)
-        assert block is not None
-        y = variant.outputs[0]
-        if y.size == 0:
-            return State(problem, variant, device)
-        tile = Tile.of(variant)
-        return State(problem, variant, device, [
-            block_launch(weights, block, tile, variant, device, input_buffer(0), output_buffer(0))])
-
-
-class InvertedResidual(_FusedBlock):
-    """An expansion, a depthwise convolution and a projection in one kernel.
-
-    The expanded tensor stays in shared memory.
-    """
-
-    name = "inverted_residual"
-    patterns = (("conv2d", "conv2d", "conv2d"),)
-    expands = True
-
-
-class Separable(_FusedBlock):
-    """A depthwise convolution and a 1x1 convolution in one kernel.
-
-    The tensor between them stays in shared memory.
-    """
-
-    name = "separable"
-    patterns = (("conv2d", "conv2d"),)
-    expands = False
-
-
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
     """Return the tiles that fit the device, fewest multiplications first."""
     p = block.depthwise
@@ -208,21 +129,21 @@ def fitting_tiles(block: Block, device: Device) -> list[Tile]:
 
 
 def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, device: Device,
-                 x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
-                 projects: bool = True, totals: RunTimeBuffer | None = None,
+                 x: RunTimeBuffer, y: RunTimeBuffer, *, totals: RunTimeBuffer | None = None,
                  gates: RunTimeBuffer | None = None) -> Launch:
-    """Return the launch that computes a block, or one of its two stages.
+    """Return the launch that computes the convolutions before the gates, or the projection.
 
-    convolves: whether to compute the expansion and the depthwise convolution. If not, x holds the
-    results of the depthwise convolution, which a launch without `projects` has written. The kernel
-    multiplies these results by `gates`.
-    projects: whether to compute the projection. If not, the kernel writes the results of the
-    depthwise convolution to y, and the sum of each channel over each tile to `totals`.
+    totals: where the sum of each channel over each tile is written. The launch then computes the
+    expansion and the depthwise convolution, and writes the results to y.
+    gates: factors of the hidden channels. Without `totals`, x holds the results of the depthwise
+    convolution. The launch multiplies them by the gates and computes the projection.
     """
+    assert block.excite is not None
+    convolves = totals is not None
     p, chunk = block.depthwise, tile.chunk
     hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4
     expands = convolves and block.expand is not None
-    computed = {"EXPAND_": expands, "DEPTHWISE_": convolves, "PROJECT_": projects}
+    computed = {"EXPAND_": expands, "DEPTHWISE_": convolves, "PROJECT_": not convolves}
     macros: dict[str, object] = {f"{prefix}EPILOGUE_PARAMETERS": "" for prefix in computed}
     operands = []
     for prefix, (number, epilogue) in epilogues(block).items():
@@ -233,15 +154,14 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
             operands += epilogue_arguments(
                 epilogue, weights, 0, block.out_channels if is_last else block.hidden,
                 prefix=f"{number}.", multiple=4 if is_last else chunk)
-    if block.excite is not None:
-        macros |= epilogue_macros(block.excite.scale, prefix="SCALE_")
+    macros |= epilogue_macros(block.excite.scale, prefix="SCALE_")
     kernel, stride = (p.kernel, p.stride) if convolves else ((1, 1), (1, 1))
-    source = KernelSource.of(_SOURCE, "inverted_residual", {
+    source = KernelSource.of(_SOURCE, "excited_block", {
         "TILE_H": tile.rows, "TILE_W": tile.columns, "CHUNK": chunk,
         "WORK_GROUP_SIZE": tile.work_group, "SUMS": tile.sums(block),
         "KERNEL_H": kernel[0], "KERNEL_W": kernel[1],
         "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
-        "EXPANDS": int(expands), "CONVOLVES": int(convolves), "PROJECTS": int(projects),
+        "EXPANDS": int(expands), "CONVOLVES": int(convolves),
         "PADDED": int(hidden != block.hidden), "VECTOR": int(block.out_channels % 4 == 0),
         "HALVES": int(variant.precision == "fp16"), **macros})
     expand = depthwise = project = None
@@ -250,7 +170,7 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
     if convolves:
         depthwise = weights.packed(f"taps by {hidden}, depthwise",
                                    pack_weights(block.part(p), hidden))
-    if projects:
+    else:
         project = weights.packed(f"{hidden} by channels, project", pack_weights(
             block.part(block.project), out_channels, hidden))
     sizes = (p.height, p.width) if convolves else (p.out_height, p.out_width)

@@ -1,15 +1,18 @@
-/* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
- * expands the channels, a depthwise convolution, and a 1x1 convolution that projects the channels.
- * With squeeze-and-excite, the gates depend on the whole image. Therefore one launch computes the
- * first two convolutions, and another launch computes the projection.
+/* The convolutions of an inverted residual block, or of a separable convolution, with
+ * squeeze-and-excite. The gates depend on the whole image. Therefore one launch computes the
+ * convolutions before the gates, and another launch computes the projection. Tensors are NHWC.
  *
- * A work-group computes TILE_H by TILE_W outputs of all channels, CHUNK hidden channels at a time.
- * For each chunk it computes three steps:
+ * A work-group computes TILE_H by TILE_W pixels of all channels, CHUNK hidden channels at a time.
+ * If CONVOLVES is 1, it computes three steps for each chunk:
  * 1. It expands the pixels under the tile's windows into shared memory. Pixels outside the image
  *    are zeros.
- * 2. It convolves the expanded pixels.
- * 3. It projects the convolved pixels, and adds the results to accumulators in registers.
- * The expanded tensor is never stored in global memory. Tensors are NHWC.
+ * 2. It convolves the expanded pixels, and writes the results to y, `hidden` numbers for each
+ *    pixel.
+ * 3. It writes the sum of each channel over the tile to `totals`.
+ * The expanded tensor is never stored in global memory.
+ *
+ * If CONVOLVES is 0, it scales the hidden channels of x by the gates of their image, projects them,
+ * and adds the results to accumulators in registers.
  *
  * A unit is four neighbouring pixels by four channels. A work-item computes SUMS units of the
  * projection. */
@@ -26,12 +29,7 @@
 #define STRIDE_X 1 /* columns from a window to the next */
 /* 1: the block begins with an expansion; 0: x has the hidden channels */
 #define EXPANDS 1
-/* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by the gates of
- * their image instead */
-#define CONVOLVES 1
-/* 1: the projection is computed; 0: y receives the convolved hidden channels, `hidden` numbers for
- * each pixel, and `totals` receives the sum of each channel over each tile */
-#define PROJECTS 1
+#define CONVOLVES 1 /* 1: the convolutions before the gates; 0: the projection */
 /* 1: `hidden` is `real_hidden` (the number of hidden channels) rounded up to a multiple of CHUNK;
  * 0: `hidden` equals `real_hidden` */
 #define PADDED 0
@@ -69,7 +67,7 @@
 #define KEEP_REAL(value, channel)
 #endif
 
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excited_block(
     const GLOBAL REAL *x, const GLOBAL float *RESTRICT expand,
     const GLOBAL float *RESTRICT depthwise, const GLOBAL float *RESTRICT project,
     GLOBAL REAL *RESTRICT y, GLOBAL float *RESTRICT totals, const GLOBAL float *gates,
@@ -96,17 +94,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     const GLOBAL REAL *source = x + (image * height + above + top) * width * channels
                                 + (left + start) * channels;
 
-#if PROJECTS
-    float4 sums[SUMS][4];
-    UNROLL for (int i = 0; i < SUMS; i++)
-        UNROLL for (int j = 0; j < 4; j++)
-            sums[i][j] = ZERO4;
-#endif
 #if CONVOLVES
     if (pixels < HALO_H * HALO_W)
         for (int i = item; i < HALO_H * HALO_W * QUADS; i += WORK_GROUP_SIZE)
             SHARED_STORE4(expanded + 4 * i, ZERO4);
 #else
+    float4 sums[SUMS][4];
+    UNROLL for (int i = 0; i < SUMS; i++)
+        UNROLL for (int j = 0; j < 4; j++)
+            sums[i][j] = ZERO4;
     const GLOBAL float *scale_operand0 = gates + image * hidden;
 #endif
     for (int i = TILE * QUADS + item; i < UNITS * 4 * QUADS; i += WORK_GROUP_SIZE)
@@ -114,21 +110,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     BARRIER();
 
     for (int chunk = 0; chunk < hidden; chunk += CHUNK) {
-#if !CONVOLVES
-        for (int i = item; i < TILE * QUADS; i += WORK_GROUP_SIZE) {
-            int quad = i % QUADS * 4, pixel = i / QUADS;
-            int row = pixel / TILE_W, column = pixel - row * TILE_W;
-            int channel = chunk + quad;
-            float4 value = ZERO4;
-            if (row < bottom && column < stop) {
-                value = LOAD_REAL4(source, (row * width + column) * channels + channel);
-                SCALE_EPILOGUE4(value, channel, 0)
-                KEEP_REAL(value, channel)
-            }
-            SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
-        }
-        BARRIER();
-#else
+#if CONVOLVES
         for (int unit = item; unit < CEIL_DIV(pixels, 4) * QUADS; unit += WORK_GROUP_SIZE) {
             int quad = unit % QUADS * 4, first = unit / QUADS * 4;
             int channel = chunk + quad;
@@ -195,7 +177,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                 }
             DEPTHWISE_EPILOGUE4(value, channel, 0)
             KEEP_REAL(value, channel)
-#if !PROJECTS
             row += first_row;
             column += first_column;
             if (row < out_height && column < out_width)
@@ -203,13 +184,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                             value);
             else
                 value = ZERO4;
-#endif
             SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
         }
         BARRIER();
-#endif
 
-#if !PROJECTS
         int tile = (image * GROUP_COUNT(1) + GROUP_ID(1)) * GROUP_COUNT(0) + GROUP_ID(0);
         for (int c = item; c < CHUNK; c += WORK_GROUP_SIZE) {
             float total = 0.0f;
@@ -218,6 +196,20 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
             totals[tile * hidden + chunk + c] = total;
         }
 #else
+        for (int i = item; i < TILE * QUADS; i += WORK_GROUP_SIZE) {
+            int quad = i % QUADS * 4, pixel = i / QUADS;
+            int row = pixel / TILE_W, column = pixel - row * TILE_W;
+            int channel = chunk + quad;
+            float4 value = ZERO4;
+            if (row < bottom && column < stop) {
+                value = LOAD_REAL4(source, (row * width + column) * channels + channel);
+                SCALE_EPILOGUE4(value, channel, 0)
+                KEEP_REAL(value, channel)
+            }
+            SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
+        }
+        BARRIER();
+
         UNROLL for (int i = 0; i < SUMS; i++) {
             int unit = item + i * WORK_GROUP_SIZE;
             if (unit < UNITS * out_quads) {
@@ -235,7 +227,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
         BARRIER();
     }
 
-#if PROJECTS
+#if !CONVOLVES
     UNROLL for (int i = 0; i < SUMS; i++) {
         int unit = item + i * WORK_GROUP_SIZE;
         int channel = unit % out_quads * 4, first = unit / out_quads * 4;

@@ -1,5 +1,4 @@
-"""Inverted residual blocks and separable convolutions as one kernel, those with squeeze-and-excite
-as three kernels, and why some are not."""
+"""Blocks with squeeze-and-excite as three kernels, and why some are not."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import apply
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.inverted_residual.inverted_residual import InvertedResidual, Separable
+from gossamer.ops.fused.inverted_residual.block import block_of
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.fused.problem import FusionProblem
 from tests.ops.fused.blocks import (
@@ -34,11 +32,10 @@ from tests.ops.fused.blocks import (
 from tests.ops.harness import check, one_layout_a_config
 
 ACTIVATIONS = (BIAS_RELU6, BIAS_RELU, BIAS_HARD_SWISH, BIAS_SILU, BIAS)
-FUSED = {True: InvertedResidual(), False: Separable()}
 
 
 @st.composite
-def blocks(draw: st.DrawFn, excites: bool) -> FusionProblem:
+def blocks(draw: st.DrawFn) -> FusionProblem:
     pairs = st.tuples(*[st.sampled_from([1, 2])] * 2)
     plain = block(
         draw(st.sampled_from([0, 1, 2, 3])), draw(st.sampled_from([3, 8, 17])),
@@ -47,7 +44,7 @@ def blocks(draw: st.DrawFn, excites: bool) -> FusionProblem:
         kernel=draw(st.sampled_from([(3, 3), (5, 5), (3, 1), (7, 7)])), stride=draw(pairs),
         pads=tuple(draw(st.tuples(*[st.integers(2, 3)] * 4))),
         activation=draw(st.sampled_from(ACTIVATIONS)), expands=draw(st.booleans()))
-    return plain if not excites else excited(
+    return excited(
         plain, draw(st.sampled_from([1, 4, 150])),
         inner=draw(st.sampled_from([BIAS_RELU, BIAS_SILU])),
         gate=draw(st.sampled_from([BIAS_HARD_SIGMOID, BIAS_SIGMOID])),
@@ -55,31 +52,25 @@ def blocks(draw: st.DrawFn, excites: bool) -> FusionProblem:
         gates_first=draw(st.booleans()), pooled=draw(st.booleans()))
 
 
-@pytest.mark.parametrize("excites", [False, True])
-@given(data=st.data(), choice=st.integers(0, 5))
+@given(problem=blocks(), choice=st.integers(0, 5))
 @settings(max_examples=8)
-def test_any_geometry(compiled_device: Device, excites: bool, data: st.DataObject,
-                      choice: int) -> None:
-    check(data.draw(blocks(excites)), compiled_device,
-          taken=lambda variants: [variants[choice % len(variants)]])
+def test_any_geometry(compiled_device: Device, problem: FusionProblem, choice: int) -> None:
+    check(problem, compiled_device, taken=lambda variants: [variants[choice % len(variants)]])
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("expands", [True, False])
-@pytest.mark.parametrize("excites", [False, True])
-def test_every_variant(compiled_device: Device, excites: bool, expands: bool) -> None:
-    problem = block(2 if excites else 1, 12, 12, 12, (9, 8), expands=expands)
-    check(excited(problem, 5) if excites else problem, compiled_device, taken=one_layout_a_config)
+def test_every_variant(compiled_device: Device, expands: bool) -> None:
+    problem = excited(block(2, 12, 12, 12, (9, 8), expands=expands), 5)
+    check(problem, compiled_device, taken=one_layout_a_config)
 
 
 @pytest.mark.parametrize("expands", [True, False])
-@pytest.mark.parametrize("excites", [False, True])
-def test_channels_that_fill_a_chunk_count_for_nothing(compiled_device: Device, excites: bool,
+def test_channels_that_fill_a_chunk_count_for_nothing(compiled_device: Device,
                                                       expands: bool) -> None:
     """The epilogue, and what scales, divide by 0 for channels that do not exist."""
     problem = block(1, 6, 18, 8, (5, 5), activation=QUOTIENT, expands=expands)
-    if excites:
-        problem = excited(problem, 4, gate=BIAS_SIGMOID, scale=apply("div"))
+    problem = excited(problem, 4, gate=BIAS_SIGMOID, scale=apply("div"))
     check(problem, compiled_device, taken=lambda variants: variants[:2])
 
 
@@ -88,23 +79,19 @@ DILATED = block(1, 8, 16, 8, (9, 9), dilation=(2, 2), pads=(2, 2, 2, 2))
 EXCITED = excited(PLAIN, 4)
 
 
-@pytest.mark.parametrize(("algorithm", "problem", "reason"), [
-    (InvertedResidual(), replace(PLAIN, exits=((0, 0), (2, 0))), "read elsewhere"),
-    (InvertedResidual(), DILATED, "dilation"),
-    (InvertedResidual(), block(1, 8, 16, 8, (9, 9), kernel=(9, 9)), "9x9"),
-    (InvertedResidual(), block(1, 8, 16, 4096, (9, 9)), "do not fit"),
-    (SqueezeExcite(), replace(EXCITED, exits=((1, 0), (6, 0))), "read elsewhere"),
-    (SqueezeExcite(), replace(EXCITED, exits=((4, 0), (6, 0))), "read elsewhere"),
-    (SqueezeExcite(), excited(DILATED, 4), "dilation"),
-    (SqueezeExcite(), excited(block(1, 8, 16, 4096, (9, 9)), 4), "do not fit"),
-    (SqueezeExcite(), excited(block(1, 8, 2**20, 8, (2, 2)), 4), "do not fit"),
-    (SqueezeExcite(), changed(EXCITED, 3, stride=(2, 2)), "without stride and padding"),
+@pytest.mark.parametrize(("problem", "reason"), [
+    (replace(EXCITED, exits=((1, 0), (6, 0))), "read elsewhere"),
+    (replace(EXCITED, exits=((4, 0), (6, 0))), "read elsewhere"),
+    (excited(DILATED, 4), "dilation"),
+    (excited(block(1, 8, 16, 8, (9, 9), kernel=(9, 9)), 4), "9x9"),
+    (excited(block(1, 8, 16, 4096, (9, 9)), 4), "do not fit"),
+    (excited(block(1, 8, 2**20, 8, (2, 2)), 4), "do not fit"),
+    (changed(EXCITED, 3, stride=(2, 2)), "without stride and padding"),
 ])
-def test_a_block_that_no_kernel_computes_gives_a_reason(algorithm: FusionAlgorithm,
-                                                        problem: FusionProblem,
+def test_a_block_that_no_kernel_computes_gives_a_reason(problem: FusionProblem,
                                                         reason: str) -> None:
-    assert algorithm.recognises(problem)
-    assert reason in (algorithm.supports(problem, find("opencl:0")) or "")
+    assert SqueezeExcite().recognises(problem)
+    assert reason in (SqueezeExcite().supports(problem, find("opencl:0")) or "")
 
 
 def test_other_convolutions_are_not_recognised() -> None:
@@ -113,8 +100,8 @@ def test_other_convolutions_are_not_recognised() -> None:
     wide = replace(expand, kernel=(3, 3), pads=(1, 1, 1, 1))
     dense = replace(depthwise, groups=1)
     for parts in ((wide, depthwise, project), (expand, dense, project)):
-        assert not FUSED[True].recognises(replace(problem, parts=parts))
-    assert not FUSED[False].recognises(problem)
+        assert block_of(replace(problem, parts=parts), expands=True) is None
+    assert block_of(problem, expands=False) is None
 
 
 def test_other_layers_are_not_recognised() -> None:
