@@ -14,7 +14,6 @@ import tests.ops.conv2d.dense.test_dense as depthwise
 import tests.ops.conv2d.grouped.test_grouped_mma as grouped
 import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
 import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
-import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
 import tests.ops.conv2d.tensor_core.test_few_channels as few
 import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
@@ -23,10 +22,8 @@ from gossamer.ops.conv2d.grouped.tiling import GroupedTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
-from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.weights import Weights
 from tests.emulation.device import Emulate
-from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.harness import (
     check_variants,
     random_inputs,
@@ -244,29 +241,3 @@ def test_an_infinity_stays_within_the_channels_that_share_a_product(emulate: Emu
                        Weights(random_weights(problem), device, "the test"), [x, *residual])
     assert np.isfinite(y[:, 16:]).all()
     assert not np.isfinite(y[:, :4, 3:6, 3:6]).all()
-
-
-BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
-GROUPS = Conv2dProblem(2, 22, 13, 13, 42, (3, 3), pads=(1, 1, 1, 1), dilation=(1, 2), groups=2)
-LONG_LINES = Conv2dProblem(1, 19, 9, 80, 40, (5, 5), (2, 3), (2, 2, 2, 2))
-THIN = Conv2dProblem(1, 18, 5, 9, 16, (3, 2), dilation=(1, 2), groups=2)
-MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
-
-
-@pytest.mark.parametrize("mode, problem, precision, config", [
-    ("bounds", BORDERS, "fp16", {"cluster": 8, "blocks": 6}),
-    ("bounds", BORDERS, "tf32", {"cluster": 4, "tiles": 1}),
-    ("bounds", GROUPS, "fp16", {"cluster": 4, "tiles": 1}),
-    ("bounds", LONG_LINES, "fp16", {"cluster": 8, "fragments": 8, "warps_p": 2}),
-    ("bounds", LONG_LINES, "tf32", {"cluster": 1, "parts": 8}),
-    ("bounds", MANY_CHANNELS, "fp16", {"cluster": 8, "tiles": 1, "parts": 4}),
-    ("plain", MANY_CHANNELS, "tf32", {"cluster": 1, "tiles": 2, "fragments": 2}),
-    ("races", BORDERS, "fp16", {"cluster": 4, "warps_p": 1}),
-    ("races", THIN, "tf32", {"cluster": 8, "parts": 2}),
-    ("races", LONG_LINES, "fp16", {"cluster": 1, "blocks": 2, "parts": 4}),
-])
-def test_direct_sparse_pixels(emulate: Emulate, mode: str, problem: Conv2dProblem,
-                                     precision: str, config: dict[str, int]) -> None:
-    device = emulate(mode, schedule=2)
-    sparse_pixels.check(problem, device, variants_of(
-        DirectSparsePixels(), problem, device, precision, config)[:1])

@@ -67,7 +67,6 @@ PRUNED = replace(CONV, weights_info=FEW)
         PRUNED, batch=n, channels=2**10, height=2**5, width=2**5, pads=(0,) * 4), "32-bit"),
     ("direct_sparse direct_sparse_table", 2**31 // (64 * 9), lambda n: replace(
         PRUNED, batch=n, height=1, width=1), "the padded input has 2^31 elements"),
-    ("direct_sparse_pixels", 8, lambda n: replace(PRUNED, batch=n), "at most 8, has 9"),
     ("bit_tensor_core", HALF - 2, lambda n: replace(BITS, height=n, kernel=(1, 1), pads=(0,) * 4),
      "at most 32766 rows and columns, has 32767"),
     ("bit_tensor_core popcount", 2**24, lambda n: replace(

@@ -12,7 +12,6 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.grouped.grouped_mma import GroupedMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.tensor_core.implicit_gemm import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.fused.pointwise_mean import PointwiseMean
@@ -31,7 +30,6 @@ OF_WARPGROUPS: dict[str, tuple[Algorithm, Problem]] = {
         2, 16, 48, 24, (6, 6), activation=Epilogue(), last=Epilogue()))}
 """Algorithms that also have variants with wgmma, each with a problem."""
 CASES = OF_WARPGROUPS | {
-    "direct_sparse_pixels": (DirectSparsePixels(), WINDOWS),
     "grouped_mma": (GroupedMma(), Conv2dProblem(2, 24, 7, 7, 40, (3, 3), pads=(1, 1, 1, 1),
                                                 groups=4)),
     "pointwise_mean": (PointwiseMean(), head(2, 40, 72, (7, 7), epilogue=Epilogue())),

@@ -18,7 +18,6 @@ from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedGemmMma
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import ShiftedSparseMma
 from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse
-from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
@@ -32,7 +31,6 @@ OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(),
          ImplicitGemmMma(), GroupedMma(), ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(),
          Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
-         DirectSparsePixels(), ShiftedSparseMma(), BitTensorCore(), WidePopcount(), Popcount(),
-         HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
-         HostIndirect(), HostIndirectDepthwise(), HostDirectPopcount(), PublishedConvolution(),
-         ZeroConvolution()))
+         ShiftedSparseMma(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
+         HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(), HostIndirect(),
+         HostIndirectDepthwise(), HostDirectPopcount(), PublishedConvolution(), ZeroConvolution()))

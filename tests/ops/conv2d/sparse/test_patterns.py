@@ -14,20 +14,14 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
-from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.configs import configs
 from gossamer.ops.weights import Weights
-from tests.ops.conv2d.sparse import (
-    test_code,
-    test_direct_sparse,
-    test_direct_sparse_pixels,
-)
+from tests.ops.conv2d.sparse import test_code, test_direct_sparse
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME, awkward, sparse, with_density
 from tests.ops.conv2d.sparse.test_direct_sparse import of
 from tests.ops.harness import random_inputs, run_variant
-from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
 KINDS = st.sampled_from(list(AWKWARD))
@@ -117,15 +111,3 @@ def test_generated_code(problem: Conv2dProblem, kind: str, seed: int) -> None:
     candidates = configs(with_density(problem, density), test_code.H200, halves)
     assume(candidates)
     test_code.check_config(problem, candidates[seed % len(candidates)], arrays, halves)
-
-
-@given(problem=test_direct_sparse_pixels.problems(), kind=KINDS, seed=SEEDS)
-@settings(max_examples=20)
-def test_tables_of_few_images(problem: Conv2dProblem, kind: str, seed: int) -> None:
-    arrays = awkward(problem, kind, seed)
-    candidates = list(DirectSparsePixels().variants(of(arrays, problem), RecordingDevice()))
-    variant = candidates[seed % len(candidates)]
-    x = random_inputs(problem)[0].astype(variant.inputs[0].dtype)
-    (expected,) = reference(problem, [x], arrays)
-    actual = test_direct_sparse_pixels.by_tables(problem, arrays, variant, x)
-    assert normalised_error(actual, expected) <= 1e-3

@@ -71,6 +71,7 @@ def test_every_form_is_computed_as_one(form: str, tmp_path: Path) -> None:
             if row["op"] != "copy"] == ["squeeze_excite"]
 
 
+@pytest.mark.slow
 def test_the_report_says_why_a_block_is_not_computed_as_one(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_comparison(monkeypatch)
@@ -81,6 +82,7 @@ def test_the_report_says_why_a_block_is_not_computed_as_one(
         "the depthwise convolution has dilation (2, 2); needs none")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_layers_that_are_no_block(monkeypatch: pytest.MonkeyPatch,
                                                      tmp_path: Path) -> None:
     no_comparison(monkeypatch)
