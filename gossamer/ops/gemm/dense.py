@@ -231,8 +231,8 @@ class PublishedGemm(Algorithm):
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
-        b, columns = packed_by_depth(weights), problem.columns
-        product = Product(problem.rows, columns, problem.depth, columns, columns)
+        b = packed_by_depth(weights)
+        product = Product(problem.rows, problem.columns, problem.depth)
         state.launches = [
             multiplication(product, variant["tile_k"], input_buffer(0), b, output_buffer(0),
                            device),

@@ -19,7 +19,6 @@ from gossamer.errors import installing
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
@@ -94,14 +93,6 @@ def test_im2col_with_cublas(double: Any, problem: Conv2dProblem) -> None:
 @pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)
 def test_products(double: Any, problem: GemmProblem) -> None:
     check_alone(CublasGemm(), problem, double.device)
-
-
-@pytest.mark.parametrize("images", [0.4, 1.5])
-def test_matrices_in_parts(double: Any, images: float) -> None:
-    problem = replace(CONVOLUTIONS[0], epilogue=BIAS_RESIDUAL_RELU)
-    with mock.patch.object(im2col, "_MATRIX_BYTES", int(images * 4 * 72 * 30)):
-        assert len(im2col.parts(problem, "NCHW", 4)) > 1
-        check_alone(Im2colCublas(), problem, double.device)
 
 
 def test_epilogues_go_where_they_can(double: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor.im2col import MatrixPart, gather
+from gossamer.ops.conv2d.vendor.im2col import gather
 from gossamer.ops.launch import output_buffer
 from gossamer.ops.op import Op
 from gossamer.ops.strided import HostAlgorithm, cannot_compile
@@ -83,9 +83,7 @@ class PublishedIm2col(Algorithm):
         state = State(problem, variant, device)
         conv = problem.convolution
         if problem.outputs[0].size:
-            everything = MatrixPart(0, conv.batch, 0, conv.out_height * conv.out_width)
-            state.launches = [gather(conv, variant.inputs[0], everything, device,
-                                     output_buffer(0))]
+            state.launches = [gather(conv, variant.inputs[0], device, output_buffer(0))]
         return state
 
 

@@ -16,17 +16,14 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
-    MatrixPart,
+    cannot_lower,
     gather,
     matrix_bytes,
-    output_offset,
     packed_rows,
-    parts,
     variant_of,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights
 
 _LAYOUT = "NCHW"
@@ -48,15 +45,14 @@ class PublishedConvolution(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.compiles:
             return f"{device.name} compiles no kernels"
-        if (reason := too_large(problem)) is not None:
+        if (reason := cannot_lower(problem)) is not None:
             return reason
         return cannot_multiply(problem.group_out_channels,
                                problem.batch * problem.groups, device.limits)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        workspace = max((matrix_bytes(problem, part, 4) for part in parts(problem, _LAYOUT, 4)),
-                        default=0)
-        yield variant_of(problem, published_config(device.limits), _LAYOUT, "fp32", workspace)
+        yield variant_of(problem, published_config(device.limits), _LAYOUT, "fp32",
+                         matrix_bytes(problem, 4))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -65,25 +61,19 @@ class PublishedConvolution(Algorithm):
         if y.size == 0:
             return state
         rows = packed_rows(weights, problem, _LAYOUT, "float32")
-        for part in parts(problem, _LAYOUT, 4):
-            if not problem.is_pointwise:
-                state.launches.append(gather(problem, x, part, device))
-            state.launches.append(multiplication(
-                _product(problem, part), variant["tile_k"], rows,
-                input_buffer(0) if problem.is_pointwise else workspace_buffer, output_buffer(0),
-                device))
+        if not problem.is_pointwise:
+            state.launches.append(gather(problem, x, device))
+        # one product for each image and group
+        product = Product(problem.group_out_channels, problem.image_pixels, problem.depth,
+                          problem.batch * problem.groups, problem.groups)
+        state.launches.append(multiplication(
+            product, variant["tile_k"], rows,
+            input_buffer(0) if problem.is_pointwise else workspace_buffer, output_buffer(0),
+            device))
         state.launches += epilogue_pass_launches(
             problem.epilogue, weights, device, y, 1,
             min(_WORK_GROUP, device.limits.work_group_size))
         return state
-
-
-def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Return the matrix products for a part of the im2col matrix, one per image and group."""
-    return Product(problem.group_out_channels, part.pixels, problem.depth,
-                   part.pixels, problem.image_pixels,
-                   part.images * problem.groups, problem.groups,
-                   output_offset(problem, _LAYOUT, part))
 
 
 _SOURCE = Path(__file__).with_name("published_gemm.cl")
@@ -102,21 +92,15 @@ class Product:
     rows: number of rows of `A` and `C`.
     columns: number of columns of `B` and `C`.
     depth: number of columns of `A`, and number of rows of `B`.
-    b_stride: number of elements from the start of a row of `B` to the start of the next row.
-    c_stride: number of elements from the start of a row of `C` to the start of the next row.
     members: number of products; their matrices follow one another in memory.
     a_members: number of matrices `A`; product i reads matrix `A` number i % a_members.
-    first: offset of the first result in `C`, in elements.
     """
 
     rows: int
     columns: int
     depth: int
-    b_stride: int
-    c_stride: int
     members: int = 1
     a_members: int = 1
-    first: int = 0
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
@@ -154,14 +138,11 @@ def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argu
     a, b, c: the matrices as arguments of a Launch; each is a buffer, or a function that returns a
     buffer when the launch runs.
     """
-    aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
-                                             product.first))
     kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {
         "TILE_K": tile_k,
         "A_VECTOR": 4 if product.depth % 4 == 0 else 1,
-        "B_VECTOR": 4 if aligned else 1,
+        "B_VECTOR": 4 if product.columns % 4 == 0 else 1,
     }))
     groups = (-(-product.columns // _TILE), -(-product.rows // _TILE), product.members)
     return Launch(kernel, groups, (*_THREADS, 1),
-                  (a, b, c, product.rows, product.columns, product.depth, product.b_stride,
-                   product.c_stride, product.a_members, product.first))
+                  (a, b, c, product.rows, product.columns, product.depth, product.a_members))

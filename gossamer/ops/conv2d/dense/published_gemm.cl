@@ -36,12 +36,12 @@
 #endif
 
 #if B_VECTOR == 4
-#define LOAD_B(k, column) LOAD4(b + (k) * b_stride + (column))
+#define LOAD_B(k, column) LOAD4(b + (k) * columns + (column))
 #define B_UNIT float4
 #define B_ZERO MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 #define STORE_B(pointer, value) SHARED_STORE4(pointer, value)
 #else
-#define LOAD_B(k, column) b[(k) * b_stride + (column)]
+#define LOAD_B(k, column) b[(k) * columns + (column)]
 #define B_UNIT float
 #define B_ZERO 0.0f
 #define STORE_B(pointer, value) *(pointer) = (value)
@@ -54,11 +54,10 @@
     sum[row].w = FMA(factor, (b_row).w, sum[row].w);
 
 /* a_members: number of matrices `A`. Member i of the batch reads matrix `A` number i % a_members.
- * Each member has its own matrices `B` and `C`.
- * first: offset of the first result in `C`, in elements. */
+ * Each member has its own matrices `B` and `C`. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
-    int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)
+    int rows, int columns, int depth, int a_members)
 {
     SHARED ALIGNED(16) float a_tile[TILE * A_STRIDE];
     SHARED ALIGNED(16) float b_tile[TILE_K * TILE];
@@ -66,8 +65,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     int x = LOCAL_ID(0), y = LOCAL_ID(1), item = y * THREADS_X + x;
     int first_column = GROUP_ID(0) * TILE, first_row = GROUP_ID(1) * TILE, member = GROUP_ID(2);
     a += member % a_members * rows * depth;
-    b += member * depth * b_stride;
-    c += first + member * rows * c_stride;
+    b += member * depth * columns;
+    c += member * rows * columns;
 
     float4 sum[8];
     UNROLL for (int i = 0; i < 8; i++)
@@ -110,7 +109,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     UNROLL for (int i = 0; i < 8; i++) {
         int row = first_row + y + i * THREADS_Y;
         if (row < rows) {
-            GLOBAL float *target = c + row * c_stride + column;
+            GLOBAL float *target = c + row * columns + column;
 #if B_VECTOR == 4
             if (column < columns)
                 STORE4(target, sum[i]);

@@ -1,5 +1,5 @@
-/* Writes the im2col matrix of a convolution, or the part of this matrix for some images and some
- * output pixels. For every output pixel, the matrix has the inputs at the taps of the filter.
+/* Writes the im2col matrix of a convolution. For every output pixel, the matrix has the inputs at
+ * the taps of the filter.
  *
  * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)
@@ -39,7 +39,7 @@
 KERNEL void im2col(
     const GLOBAL UNIT *x, GLOBAL UNIT *RESTRICT matrix, int items,
     DIVISOR(inner), DIVISOR(middle), DIVISOR(out_width), DIVISOR(group_channels),
-    int first_image, int first_pixel, int height, int width, int kernel_height, int kernel_width,
+    int height, int width, int kernel_height, int kernel_width,
     int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y, int dilation_x,
     int x_image, int x_channel, int x_row, int x_column,
     int to_image, int to_pixel, int to_group, int to_channel, int to_tap)
@@ -62,10 +62,10 @@ KERNEL void im2col(
         int target = image * to_image + pixel * to_pixel + group * to_group
             + (channel - group * group_channels) * to_channel;
 
-        int out_y = (int)QUOTIENT(pixel + first_pixel, out_width);
-        int out_x = pixel + first_pixel - out_y * out_width;
+        int out_y = (int)QUOTIENT(pixel, out_width);
+        int out_x = pixel - out_y * out_width;
         int top = out_y * stride_y - pad_top, left = out_x * stride_x - pad_left;
-        int source = (image + first_image) * x_image + channel * x_channel;
+        int source = image * x_image + channel * x_channel;
         for (int r = 0; r < kernel_height; r++) {
             int y = top + r * dilation_y;
             for (int s = 0; s < kernel_width; s++) {

@@ -12,18 +12,15 @@ from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
-    MatrixPart,
+    cannot_lower,
     gather,
     matrix_bytes,
     matrix_rows,
-    output_offset,
     packed_rows,
-    parts,
     variant_of,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch
-from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.cublas import (
     ALIGNMENT,
     RANKS,
@@ -42,51 +39,37 @@ _LAYOUTS = ("NHWC", "NCHW", "CHWN")
 
 
 @dataclass(frozen=True)
-class _ProductCall:
-    """The product for one part of the im2col matrix.
-
-    part: the part.
-    product: shape of the product.
-    offsets: for each repetition of the product, the offsets of its operands A and B and of its
-    result D, in elements.
-    """
-
-    part: MatrixPart
-    product: Product
-    offsets: tuple[tuple[int, int, int], ...]
-
-
-@dataclass(frozen=True)
 class _Products:
     """The products that compute a problem in one precision and layout.
 
-    steps: the product of each part.
+    product: shape of the product.
+    offsets: for each repetition of the product, the offsets of its operands A and B and of its
+    result D, in elements.
     fused: the epilogue that the products apply; None if a separate kernel applies the epilogue.
-    ranks: number of cuBLAS algorithms per product; the minimum over all products.
     """
 
-    steps: tuple[_ProductCall, ...]
+    product: Product
+    offsets: tuple[tuple[int, int, int], ...]
     fused: Fused | None
-    ranks: int
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A product that is ready to launch.
+class _Work:
+    """What a launch needs.
 
+    rows: the weights.
     gathering: launch that gathers the im2col matrix; None if the input itself is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
     offsets: for each repetition of the product, the offsets of its operands A and B and of its
     result D, in elements.
-    scratch: bytes of the im2col matrix; the product's workspace follows the matrix.
     """
 
+    rows: Buffer
     gathering: Launch | None
     multiplication: Multiplication
     offer: CublasOffer
     offsets: tuple[tuple[int, int, int], ...]
-    scratch: int
 
 
 class Im2colCublas(Algorithm):
@@ -106,7 +89,7 @@ class Im2colCublas(Algorithm):
         if problem.is_depthwise:
             return (f"is depthwise: each of the {problem.channels} channels would be a separate "
                     "product of few rows")
-        return too_large(problem)
+        return cannot_lower(problem)
 
     def version(self, device: Device) -> str:
         return loaded_version(CUBLAS, device)
@@ -117,14 +100,14 @@ class Im2colCublas(Algorithm):
             for precision, layout in forms:
                 yield variant_of(problem, (("rank", 0),), layout, precision, 0)
             return
-        products_of = {form: _products(problem, *form, device) for form in forms}
+        offers_of = {form: offers(_products(problem, *form, device).product, device)
+                     for form in forms}
         for rank in range(RANKS):
             for precision, layout in forms:
-                products = products_of[precision, layout]
-                if rank < products.ranks:
-                    workspace = max(
-                        matrix_bytes(problem, step.part, _itemsize(precision))
-                        + offers(step.product, device)[rank].workspace for step in products.steps)
+                offered = offers_of[precision, layout]
+                if rank < len(offered):
+                    workspace = (matrix_bytes(problem, _itemsize(precision))
+                                 + offered[rank].workspace)
                     yield variant_of(problem, (("rank", rank),), layout, precision, workspace)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
@@ -136,12 +119,10 @@ class Im2colCublas(Algorithm):
         products = _products(problem, variant.precision, x.layout, device)
         bias = (bias_vector(weights, products.fused.bias, problem.out_channels, y.dtype)
                 if products.fused and products.fused.bias else None)
-        calls = [_Call(None if problem.is_pointwise else gather(problem, x, step.part, device),
-                       Multiplication(step.product, device, bias),
-                       offers(step.product, device)[variant["rank"]], step.offsets,
-                       matrix_bytes(problem, step.part, _itemsize(variant.precision)))
-                 for step in products.steps]
-        state.data = (packed_rows(weights, problem, x.layout, x.dtype), calls)
+        state.data = _Work(packed_rows(weights, problem, x.layout, x.dtype),
+                           None if problem.is_pointwise else gather(problem, x, device),
+                           Multiplication(products.product, device, bias),
+                           offers(products.product, device)[variant["rank"]], products.offsets)
         if products.fused is None:
             state.launches = epilogue_pass_launches(problem.epilogue, weights, device, y, 1)
         return state
@@ -150,25 +131,25 @@ class Im2colCublas(Algorithm):
                workspace: Buffer | None, stream: Any = None) -> None:
         if state.data is None:
             return
-        device = state.device
-        itemsize = _itemsize(state.variant.precision)
-        weights_first = state.variant.inputs[0].layout == "NHWC"
-        rows, calls = state.data
+        device, variant = state.device, state.variant
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        itemsize, work = _itemsize(variant.precision), state.data
         x, *residuals, y = (buffer.address for buffer in (*inputs, *outputs))
         scratch = 0 if workspace is None else workspace.address
         device.keep(inputs, outputs, workspace, state)
-        for call in calls:
-            matrix = x
-            if call.gathering is not None:
-                call.gathering.run(device, inputs, outputs, workspace, stream)
-                matrix = scratch
-            a, b = (rows.address, matrix) if weights_first else (matrix, rows.address)
-            for in_a, in_b, in_d in call.offsets:
-                residual = (residuals[0] + in_d * itemsize
-                            if call.multiplication.product.residual else None)
-                call.multiplication.multiply(
-                    call.offer, a + in_a * itemsize, b + in_b * itemsize, y + in_d * itemsize,
-                    scratch + call.scratch, device.stream_handle(stream), residual=residual)
+        matrix, rows = x, work.rows.address
+        if work.gathering is not None:
+            work.gathering.run(device, inputs, outputs, workspace, stream)
+            matrix = scratch
+        a, b = (rows, matrix) if variant.inputs[0].layout == "NHWC" else (matrix, rows)
+        # the workspace of the product follows the im2col matrix
+        scratch += matrix_bytes(problem, itemsize)
+        for in_a, in_b, in_d in work.offsets:
+            residual = (residuals[0] + in_d * itemsize
+                        if work.multiplication.product.residual else None)
+            work.multiplication.multiply(
+                work.offer, a + in_a * itemsize, b + in_b * itemsize, y + in_d * itemsize,
+                scratch, device.stream_handle(stream), residual=residual)
         super().launch(state, inputs, outputs, workspace, stream)
 
 
@@ -181,25 +162,19 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 
     The epilogue is fused if cuBLAS has algorithms that apply it.
     """
-    def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
-        calls = tuple(_step(problem, layout, precision, part, epilogue)
-                      for part in parts(problem, layout, _itemsize(precision)))
-        return calls, min(len(offers(step.product, device)) for step in calls)
-
     epilogue = fused(problem.epilogue)
     # cuBLAS can add a bias only as a vector with one value for each row of the result D; the rows
     # of D are output channels only in NHWC
     if epilogue is not None and not (epilogue.bias and (layout != "NHWC" or problem.groups > 1)):
-        calls, ranks = steps(epilogue)
-        if ranks:
-            return _Products(calls, epilogue, ranks)
-    calls, ranks = steps(Fused())
-    return _Products(calls, None, ranks)
+        product, offsets = _product(problem, layout, precision, epilogue)
+        if offers(product, device):
+            return _Products(product, offsets, epilogue)
+    return _Products(*_product(problem, layout, precision, Fused()), None)
 
 
-def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
-          epilogue: Fused) -> _ProductCall:
-    """Return the product for one part.
+def _product(problem: Conv2dProblem, layout: str, precision: str, epilogue: Fused
+             ) -> tuple[Product, tuple[tuple[int, int, int], ...]]:
+    """Return a product, and the offsets of its operands for each repetition.
 
     In NHWC, where channels are adjacent, the rows of the result are output channels. In other
     layouts, the columns of the result are output channels.
@@ -209,30 +184,29 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
     product is batched over the groups and repeated for each image.
     """
     channels, depth = problem.group_out_channels, problem.depth
-    pixels, plane = part.pixels, problem.image_pixels
-    first = output_offset(problem, layout, part)
+    images, pixels = problem.batch, problem.image_pixels
     batch, repeats, repeat_strides = problem.groups, 1, (0, 0, 0)
     if layout == "NHWC":
-        rows, columns = channels, part.images * pixels
+        rows, columns = channels, images * pixels
         leading = (depth, matrix_rows(problem), problem.out_channels)
         strides = (channels * depth, depth, channels)
     elif layout == "CHWN":
-        rows, columns = pixels * part.images, channels
-        leading = (rows, depth, plane * part.images)
-        strides = (depth * rows, channels * depth, channels * plane * part.images)
+        rows, columns = pixels * images, channels
+        leading = (rows, depth, rows)
+        strides = (depth * rows, channels * depth, channels * rows)
     else:
         rows, columns = pixels, channels
-        leading = (pixels, depth, plane)
-        of_group = (depth * pixels, channels * depth, channels * plane)
-        of_image = (matrix_rows(problem) * pixels, 0, problem.out_channels * plane)
-        batch, repeats, strides, repeat_strides = (part.images, problem.groups, of_image, of_group)
-        if part.images < problem.groups:
+        leading = (pixels, depth, pixels)
+        of_group = (depth * pixels, channels * depth, channels * pixels)
+        of_image = (matrix_rows(problem) * pixels, 0, problem.out_channels * pixels)
+        batch, repeats, strides, repeat_strides = (images, problem.groups, of_image, of_group)
+        if images < problem.groups:
             batch, repeats, strides, repeat_strides = repeats, batch, repeat_strides, strides
-    offsets = tuple((i * repeat_strides[0], i * repeat_strides[1], first + i * repeat_strides[2])
+    offsets = tuple((i * repeat_strides[0], i * repeat_strides[1], i * repeat_strides[2])
                     for i in range(repeats))
     strides = strides if batch > 1 else (0, 0, 0)
     alignment = math.gcd(ALIGNMENT, *(
         offset * _itemsize(precision) for offset in (*strides, *itertools.chain(*offsets))))
     product = Product(precision, rows, columns, depth, layout == "NHWC", leading, batch, strides,
                       alignment, bool(epilogue.bias), epilogue.residual, epilogue.relu)
-    return _ProductCall(part, product, offsets)
+    return product, offsets
