@@ -58,8 +58,8 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "at most 65535 images"),
     ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "65535 rows of results"),
     ("published", GRID, lambda n: replace(POINTWISE, batch=n), "more than 65535 work-groups"),
-    # tiles of 2 x 2 outputs are products of 16 points
-    ("winograd", 2**21 - 1, lambda n: replace(CONV, batch=n, height=2, width=2),
+    # a tile is a product of 36 points
+    ("winograd", (2**31 - 1) // (36 * 64), lambda n: replace(CONV, batch=n, height=2, width=2),
      "the transformed input or its products have 2^31 elements"),
     ("direct_sparse direct_sparse_table", HALF - 1, lambda n: replace(
         PRUNED, channels=2**16, out_channels=n, kernel=(1, 1)), "2^31 weights or more"),

@@ -1,42 +1,22 @@
-/* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The output is cut into
- * tiles of OUTPUT x OUTPUT results. Each tile depends on INPUT x INPUT inputs; INPUT = OUTPUT + 2.
- * A transformed tile has POINTS = INPUT * INPUT points. Between the two transforms, another kernel
- * multiplies the channels by the weights at each point.
+/* The transforms of Winograd's minimal filtering F(4 x 4, 3 x 3). The output is cut into tiles of
+ * 4 x 4 results. Each tile depends on 6 x 6 inputs. A transformed tile has 36 points. Between the
+ * two transforms, another kernel multiplies the channels by the weights at each point.
  *
  * Tensors are NHWC. x_first and y_first are the indices of the first elements of x and y. In
  * memory, a pixel of x has x_channels channels, and a pixel of y has y_channels; both numbers
  * include channels of other tensors. A work-item transforms one channel of one tile. */
 
-#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define OUTPUT 2 /* rows and columns of results of a tile */
-#endif
-
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
-#define INPUT (OUTPUT + 2)
+#define OUTPUT 4           /* rows and columns of results of a tile */
+#define INPUT (OUTPUT + 2) /* rows and columns of inputs of a tile */
 #define POINTS (INPUT * INPUT)
 
 /* The transforms of a row or column of INPUT values, in place. The first OUTPUT values that
- * TRANSFORM_OUTPUT leaves are results. apart: elements from one value to the next. */
-#if OUTPUT == 2
-#define TRANSFORM_INPUT(d, apart)                                              \
-    {                                                                          \
-        float d0 = (d)[0], d1 = (d)[apart], d2 = (d)[2 * (apart)];             \
-        (d)[0] = d2 - d0;                                                      \
-        (d)[apart] = d1 + d2;                                                  \
-        (d)[2 * (apart)] = d2 - d1;                                            \
-        (d)[3 * (apart)] -= d1;                                                \
-    }
-#define TRANSFORM_OUTPUT(m, apart)                                             \
-    {                                                                          \
-        float m1 = (m)[apart], m2 = (m)[2 * (apart)];                          \
-        (m)[0] += m1 + m2;                                                     \
-        (m)[apart] = m1 - m2 + (m)[3 * (apart)];                               \
-    }
-#else
-/* The interpolation points are 0, plus and minus A, plus and minus B, and infinity. With these A
+ * TRANSFORM_OUTPUT leaves are results. apart: elements from one value to the next.
+ * The interpolation points are 0, plus and minus A, plus and minus B, and infinity. With these A
  * and B the error is half of the error with A = 1 and B = 2. The factors that are products of A and
  * B are exact in float32. */
 #define A 0.625f
@@ -67,7 +47,6 @@
         (m)[3 * (apart)] = FMA(A * A * A, difference_a,                        \
                                FMA(B * B * B, difference_b, (m)[5 * (apart)])); \
     }
-#endif
 
 /* points: the transformed tiles, of shape (tiles, points, channels). */
 KERNEL void winograd_input(const GLOBAL float *x, GLOBAL float *RESTRICT points, int items,

@@ -31,18 +31,17 @@ from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, group
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("winograd.cl")
-_OUTPUTS = (4, 2)
-"""Candidate tile sizes. A tile of size n has n rows and n columns of results."""
-_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""Points at which polynomials are evaluated, by the number of rows of results in a tile. Infinity
-is an additional point. The kernels use the same points. For 4 rows, the points 0.625 and 1.5 cause
-smaller errors than the usual points 1 and 2. Source: B. Barabasz, A. Anderson, K. Soodhalter and D.
-Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",
-ACM TOMS 46 (4), 2020."""
+_OUTPUT = 4
+"""Number of rows, and of columns, of results in a tile."""
+_POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
+"""Points at which polynomials are evaluated. Infinity is an additional point. The kernels use the
+same points. The points 0.625 and 1.5 cause smaller errors than the usual points 1 and 2. Source: B.
+Barabasz, A. Anderson, K. Soodhalter and D. Gregg, "Error analysis and improving the accuracy of
+Winograd convolution for deep neural networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
 """Memory throughput of the transforms divided by the memory throughput of copies. The key is True
 for CPUs and False for GPUs. These rules of thumb decide only how early winograd is tried among the
-algorithms, and which tile size is tried first."""
+algorithms."""
 
 
 @dataclass(frozen=True)
@@ -86,27 +85,23 @@ class Winograd(Algorithm):
             return "its transforms would round sums of integers, which must be exact"
         if problem.outputs[0].size == 0:
             return "the output is empty"
-        if not any(_fits(problem, output) for output in _OUTPUTS):
+        product = _product(problem)
+        if max(product.inputs[0].size, product.outputs[0].size) >= 2**31:
             return "the transformed input or its products have 2^31 elements or more"
-        return _product_algorithm(device).supports(_product(problem, _OUTPUTS[-1]), device)
+        return _product_algorithm(device).supports(product, device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        variants = [variant for output in _OUTPUTS if _fits(problem, output)
-                    for variant in self._of_output(problem, output, device)]
-        return iter(sorted(variants, key=lambda v: self.expected_us(problem, v, device)))
-
-    def _of_output(self, problem: Conv2dProblem, output: int, device: Device) -> Iterator[Variant]:
         inputs, outputs = (tuple(spec.with_format(layout="NHWC") for spec in specs)
                            for specs in (problem.inputs, problem.outputs))
-        _, (offset, size) = _memory(problem, output, device)
-        for config in _products(_product(problem, output), device):
-            yield Variant((("output", output), *config), inputs, outputs, workspace=offset + size)
+        _, (offset, size) = _memory(problem, device)
+        variants = [Variant(config, inputs, outputs, workspace=offset + size)
+                    for config in _products(_product(problem), device)]
+        return iter(sorted(variants, key=lambda v: self.expected_us(problem, v, device)))
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        output = variant["output"]
-        (_, first), (_, second) = _memory(problem, output, device)
+        (_, first), (_, second) = _memory(problem, device)
         moved = 2 * (first + second) + problem.inputs[0].nbytes + problem.outputs[0].nbytes
-        product, algorithm = _product(problem, output), _product_algorithm(device)
+        product, algorithm = _product(problem), _product_algorithm(device)
         product_us = algorithm.expected_us(product, _inner(problem, variant, device), device)
         assert product_us is not None
         copied = rates_of_unit(device).nbytes * max(device.limits.compute_units, 1)
@@ -117,18 +112,16 @@ class Winograd(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        output = variant["output"]
-        first, second = _memory(problem, output, device)
-        tiles = _tiles(problem, output)
+        first, second = _memory(problem, device)
+        tiles = _tiles(problem)
         product = _product_algorithm(device).prepare(
-            _Transformed(weights, output),  # type: ignore[arg-type]
-            _product(problem, output), _inner(problem, variant, device), device)
+            _Transformed(weights),  # type: ignore[arg-type]
+            _product(problem), _inner(problem, variant, device), device)
 
         def launch(function: str, channels: int, macros: Mapping[str, object],
                    *arguments: Any) -> Launch:
             items = tiles[0] * tiles[1] * tiles[2] * channels
-            kernel = device.compile(KernelSource.of(_SOURCE, function,
-                                                    {"OUTPUT": output, **macros}))
+            kernel = device.compile(KernelSource.of(_SOURCE, function, macros))
             return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
                 input_buffer(0), output_buffer(0), items, *divisor(channels), *divisor(tiles[2]),
                 *divisor(tiles[1]), *arguments))
@@ -157,21 +150,20 @@ class Winograd(Algorithm):
 class _Transformed:
     """A layer's constants with transformed weights, as the matrix product reads them."""
 
-    def __init__(self, weights: Weights, output: int) -> None:
-        self._weights, self._output = weights, output
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
 
     def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], Any]) -> Buffer:
-        return self._weights.packed(f"winograd {self._output}, {key}", lambda arrays: pack(
-            {"weight": _transformed(arrays["weight"], self._output)}))
+        return self._weights.packed(f"winograd, {key}", lambda arrays: pack(
+            {"weight": _transformed(arrays["weight"])}))
 
 
-def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
+def _transformed(weight: np.ndarray) -> np.ndarray:
     """Return the weights of the product: (points * output channels, channels, 1, 1).
 
     weight: the layer's weights, of shape (output channels, channels, 3, 3).
-    output: number of rows of results of a tile.
     """
-    transform = _weight_transform(_POINTS[output])
+    transform = _weight_transform(_POINTS)
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
                        optimize=True)
     return points.reshape(-1, weight.shape[1], 1, 1).astype(np.float32)
@@ -194,18 +186,18 @@ def _product_algorithm(device: Device) -> Algorithm:
     return WideGemm() if device.on_processors else Im2colGemm()
 
 
-def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
+def _tiles(problem: Conv2dProblem) -> tuple[int, int, int]:
     """Return the number of images, and the rows and columns of tiles in each image."""
-    return (problem.batch, -(-problem.out_height // output), -(-problem.out_width // output))
+    return (problem.batch, -(-problem.out_height // _OUTPUT), -(-problem.out_width // _OUTPUT))
 
 
-def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
+def _product(problem: Conv2dProblem) -> Conv2dProblem:
     """Return the multiplications at all points as a grouped 1 x 1 convolution.
 
     Each point is a group, and each tile is a pixel.
     """
-    images, rows, columns = _tiles(problem, output)
-    points = (output + 2) ** 2
+    images, rows, columns = _tiles(problem)
+    points = (_OUTPUT + 2) ** 2
     return Conv2dProblem(images, points * problem.channels, rows, columns,
                          points * problem.out_channels, (1, 1), groups=points)
 
@@ -222,21 +214,16 @@ def _products(product: Conv2dProblem,
 
 def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
     """Return the variant of the product that a variant of the convolution uses."""
-    return _products(_product(problem, variant["output"]), device)[variant.config[1:]]
+    return _products(_product(problem), device)[variant.config]
 
 
-def _memory(problem: Conv2dProblem, output: int,
+def _memory(problem: Conv2dProblem,
             device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the places of the transformed input and of the products in the workspace.
 
     Each place is (offset, size) in bytes.
     """
-    product = _product(problem, output)
+    product = _product(problem)
     first = product.inputs[0].nbytes
     offset = -(-first // device.alignment) * device.alignment
     return (0, first), (offset, product.outputs[0].nbytes)
-
-
-def _fits(problem: Conv2dProblem, output: int) -> bool:
-    product = _product(problem, output)
-    return max(product.inputs[0].size, product.outputs[0].size) < 2**31

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from gossamer.device.base import Device
@@ -17,7 +16,6 @@ from gossamer.ops.weights import Weights
 from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
 from tests.ops.harness import (
-    check_every_bit,
     check_variants,
     quick,
     random_inputs,
@@ -131,29 +129,16 @@ UNEVEN = [
 ]
 
 
-def by_output(problem: Conv2dProblem, device: Device) -> list[Variant]:
-    """Returns the first config of each size of tiles, or all configs."""
-    variants = list(Winograd().variants(problem, device))
-    if not is_slow(device):
-        return variants
-    return list({variant["output"]: variant for variant in reversed(variants)}.values())
+def tried(problem: Conv2dProblem, device: Device) -> list[Variant]:
+    """Returns all configs of winograd, or the first where kernels are interpreted."""
+    return list(Winograd().variants(problem, device))[:1 if is_slow(device) else None]
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("problem", UNEVEN, ids=Conv2dProblem.describe)
 def test_tiles_that_reach_beyond_the_image(compiled_device: Device,
                                            problem: Conv2dProblem) -> None:
-    check_variants(Winograd(), problem, compiled_device, by_output(problem, compiled_device))
-
-
-def test_small_tiles_are_exact_for_small_integers(compiled_device: Device) -> None:
-    problem = Conv2dProblem(1, 4, 6, 6, 4, (3, 3), pads=(1, 1, 1, 1))
-    rng = np.random.default_rng(0)
-    inputs = [rng.integers(-4, 5, (1, 4, 6, 6)).astype(np.float32)]
-    constants = {"weight": rng.integers(-4, 5, (4, 4, 3, 3)).astype(np.float32)}
-    for variant in by_output(problem, compiled_device):
-        if variant["output"] == 2:
-            check_every_bit(Winograd(), problem, variant, compiled_device, constants, inputs)
+    check_variants(Winograd(), problem, compiled_device, tried(problem, compiled_device))
 
 
 def test_the_error_of_many_channels_stays_within_the_tolerance(quick_compiled: Device) -> None:
@@ -161,7 +146,7 @@ def test_the_error_of_many_channels_stays_within_the_tolerance(quick_compiled: D
     inputs, constants = random_inputs(problem), random_weights(problem)
     (expected,) = reference(problem, inputs, constants)
     weights = Weights(constants, quick_compiled)
-    for variant in by_output(problem, quick_compiled):
+    for variant in tried(problem, quick_compiled):
         (actual,) = run_variant(Winograd(), problem, variant, quick_compiled, weights, inputs)
         assert normalised_error(actual, expected) <= tolerance("conv2d") / 2
 
