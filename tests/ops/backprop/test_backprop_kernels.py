@@ -35,7 +35,7 @@ def kinds(variants: list[Variant]) -> list[Variant]:
     """Return the variant with the fewest work-items of each kind, that is of each place of the
     weights, each form and each size of a group."""
     smallest: dict[Any, Variant] = {}
-    for variant in sorted(variants, key=lambda v: (v["threads"], dict(v.config).get("apart", 0))):
+    for variant in sorted(variants, key=lambda v: v["threads"]):
         config = dict(variant.config)
         smallest.setdefault((config.get("weights"), config.get("form"), config.get("groups")),
                             variant)

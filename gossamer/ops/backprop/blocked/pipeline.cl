@@ -13,9 +13,6 @@
  * shared memory. pipeline.h has further macros. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: warps 4, 8, ... are idle, so that the first warp has a sub-partition of the multiprocessor for
- * itself */
-#define APART 0
 #define PER_ITEM 4 /* units of a work-item */
 #define LANES 8 /* work-items that share a row of weights, a power of two */
 #define CAPACITY 16 /* maximum number of inputs of a matmul warp */
@@ -33,13 +30,8 @@
 #include "sequential_core.h"
 #include "pipeline.h"
 
-#if APART
-#define IS_MATMUL_WARP (warp % 4 != 0)
-#define MATMUL_WARP (warp / 4 * 3 + warp % 4 - 1)
-#else
 #define IS_MATMUL_WARP (warp != 0)
 #define MATMUL_WARP (warp - 1)
-#endif
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define ROWS (32 / LANES)
 #define STEP (ROWS * AHEAD) /* rows of weights that a warp processes in a step */

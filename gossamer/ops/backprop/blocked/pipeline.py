@@ -161,15 +161,12 @@ class Pipeline(_Form):
 
     block: number of samples of a block.
     threads: work-items of the work-group.
-    apart: 1 if all other warps in the first warp's sub-partition of the multiprocessor are idle,
-    else 0.
     units: hidden units per work-item of the matmul warps.
     """
 
     name = "pipeline"
     block: int
     threads: int
-    apart: int
     units: int
 
     def layout(self, problem: BackpropProblem) -> _Layout:
@@ -181,10 +178,9 @@ class Pipeline(_Form):
 
 # The configs are tried in this order on every device; the order is a rule of thumb.
 PIPELINES = (
-    Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
-    Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),
-    Pipeline(8, 256, 0, 2), Pipeline(4, 256, 0, 4), Pipeline(16, 256, 0, 4),
-    Pipeline(8, 128, 0, 4), Pipeline(4, 128, 0, 4),
+    Pipeline(8, 384, 4), Pipeline(8, 256, 4), Pipeline(8, 320, 4), Pipeline(8, 384, 2),
+    Pipeline(4, 384, 4), Pipeline(8, 256, 2), Pipeline(4, 256, 4), Pipeline(16, 256, 4),
+    Pipeline(8, 128, 4), Pipeline(4, 128, 4),
 )
 
 
@@ -202,14 +198,13 @@ class _PipelineLayout(_Layout):
         ahead = max(2, 8 // rows_at_once)
         stride = self.lanes * form.units
         warps = form.threads // 32
-        matmul_warps = warps // 4 * 3 if form.apart else warps - 1
-        super().__init__(problem, form.block, form.threads, stride, matmul_warps, matmul_warps)
+        super().__init__(problem, form.block, form.threads, stride, warps - 1, warps - 1)
         step = max(8, rows_at_once * ahead)
         rounds = -(-inputs // (8 * self.matmul_warps))
         capacity = -(-8 * rounds // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
-        self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
-                           CAPACITY=capacity, AHEAD=ahead)
+        self.macros.update(PER_ITEM=form.units, LANES=self.lanes, CAPACITY=capacity,
+                           AHEAD=ahead)
         self.reserve({
             "WEIGHT_AT": (inputs + 1) * stride,
             "LIST_AT": 2 * self.matmul_warps * capacity * form.block,
@@ -232,14 +227,10 @@ class PipelineMma(_Form):
     """A pipeline on tensor cores.
 
     threads: work-items of the work-group.
-    apart: 1 if all other warps in the first warp's sub-partition of the multiprocessor only make
-    records (see sequential_core.h), which is little work. 0 if one of these warps makes records
-    and the others are matmul warps.
     """
 
     name = "pipeline_mma"
     threads: int
-    apart: int
 
     def layout(self, problem: BackpropProblem) -> _Layout:
         return _MmaLayout(problem, self)
@@ -254,9 +245,8 @@ class PipelineMma(_Form):
         return super().why_unfit(problem, device)
 
 
-MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
-                 PipelineMma(160, 0))
-"""The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps.
+MMA_PIPELINES = (PipelineMma(384), PipelineMma(480), PipelineMma(224), PipelineMma(160))
+"""The configs in the order in which they are tried. They have 10, 13, 5 and 3 matmul warps.
 Groups of inputs are assigned to these warps round-robin. A row of a picture has 3.5 groups if it
 has 28 pixels, and 4 groups if it has 32. None of the numbers of warps is a multiple of 3.5 or 4, so
 each warp gets an equal share of any part of the picture."""
@@ -271,15 +261,13 @@ class _MmaLayout(_Layout):
     def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
         tiles = -(-problem.sizes[1] // _TILE)
         warps = form.threads // 32
-        recording = warps // 4 - 1 if form.apart else 1
-        super().__init__(problem, _BLOCK, form.threads, tiles * _TILE, warps - 1 - recording,
-                         recording)
+        super().__init__(problem, _BLOCK, form.threads, tiles * _TILE, warps - 2, 1)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
         # registers hold weights, changes split in two, fetched inputs, and the inputs' addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _OTHER_REGISTERS)
-        self.macros.update(APART=form.apart, GROUPS=self.groups)
+        self.macros.update(GROUPS=self.groups)
         self.reserve({
             "ROWS_AT": 3 * self.matmul_warps * pairs * 2 * _GROUP * _BLOCK,
             "PARTIAL_AT": self.matmul_warps * tiles * _TILE * _BLOCK,

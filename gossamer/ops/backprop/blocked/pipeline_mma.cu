@@ -19,15 +19,13 @@
  * holds the inputs of sample SAMPLE_OF(r). In this order, the lanes of a warp access different
  * banks, both when they read inputs and when they read deltas.
  *
- * Warp 4 makes the records. If APART is 1, warps 8, 12, ... make records too. All these warps are
- * in the first warp's sub-partition of the multiprocessor. They have little work, so they hardly
- * delay the first warp.
+ * Warp 4 makes the records. It is in the first warp's sub-partition of the multiprocessor. It has
+ * little work, so it hardly delays the first warp.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros; BLOCK is 8. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define APART 0 /* 1: warps 8, 12, ... make the records as well */
 #define GROUPS 2 /* groups of 8 inputs of a matmul warp */
 #define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of three blocks */
 #define PARTIAL_AT 3984 /* offset of partial sums, in floats */
@@ -39,15 +37,8 @@
 #include "sequential_core.h"
 #include "pipeline.h"
 
-#if APART
-#define IS_MATMUL_WARP (warp % 4 != 0)
-#define MATMUL_WARP (warp / 4 * 3 + warp % 4 - 1)
-#define RECORDER (warp / 4 - 1)
-#else
 #define IS_MATMUL_WARP (warp != 4)
 #define MATMUL_WARP (warp - 1 - (warp > 4))
-#define RECORDER 0
-#endif
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define TILES CEIL_DIV(HIDDEN, 16) /* tiles of 16 hidden units */
 #define PAIRS CEIL_DIV(GROUPS, 2) /* pairs of groups of inputs */
@@ -391,7 +382,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
         FOR_EACH_BLOCK(work_matmul_warp(pool, state, run, item, block);)
         store_matmul_warp(state, after, item);
     } else {
-        int record_item = RECORDER * 32 + item % 32;
+        int record_item = item % 32;
         Recorder state = {run->order[run->start + CLAMPED(2 * BLOCK + record_item)],
                         run->same[run->start_tile] ? 0 : run->network};
         PART_BARRIER(3, MATMUL_ITEMS + RECORD_ITEMS);
