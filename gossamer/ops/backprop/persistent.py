@@ -18,6 +18,7 @@ from gossamer.ops.backprop.kernels import (
     registers_of,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.conv2d.common import config_of, sizes_of
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 
@@ -40,10 +41,6 @@ class PersistentForm:
     weights: str
     threads: int
     units: int
-
-    @property
-    def config(self) -> tuple[tuple[str, int | str], ...]:
-        return (("weights", self.weights), ("threads", self.threads), ("units", self.units))
 
 
 # The configs are tried in this order on every device; the order is a rule of thumb.
@@ -89,14 +86,13 @@ class Persistent(KernelBackprop):
             key = (form.weights, form.threads, layout.splits, layout.share)
             if _fits(problem, form, device) and key not in seen:
                 seen.add(key)
-                yield Variant(form.config, problem.inputs, problem.outputs)
+                yield Variant(config_of(form), problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
                 device: Device) -> State:
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
-        config = dict(variant.config)
-        form = PersistentForm(str(config["weights"]), int(config["threads"]), int(config["units"]))
+        form = sizes_of(PersistentForm, variant)
         layout = _PersistentLayout(problem, form)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "persistent", layout.macros, dynamic_shared=True))

@@ -23,6 +23,7 @@ from gossamer.ops.conv2d.binary.popcount import (
 )
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import ConvolutionGemm, pointwise
 from gossamer.ops.gemm.problem import GemmProblem
@@ -93,10 +94,10 @@ class PopcountGemm(Algorithm):
         (y,) = problem.outputs
         for tile, word_bits in itertools.product(fitting(convolution, device, TILES), WORD_BITS):
             source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
-            yield Variant(tile.config, (source, *operands), (y,))
+            yield Variant(config_of(tile), (source, *operands), (y,))
             if form.output is not None:
                 packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
-                yield Variant(tile.config, (source, *operands), (packed,))
+                yield Variant(config_of(tile), (source, *operands), (packed,))
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:

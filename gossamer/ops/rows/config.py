@@ -53,10 +53,6 @@ class RowConfig:
             ("cluster", self.cluster), ("splits", self.splits)) if number > 1)
         return (("lanes", self.lanes), ("rows", self.rows), *shared)
 
-    @staticmethod
-    def of(variant: Variant) -> RowConfig:
-        return RowConfig(**dict(variant.config))  # type: ignore[arg-type]
-
     def pieces_of_item(self, pieces: int) -> int:
         """Return the maximum number of pieces of a work-item.
 

@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.rows.code import RowCode
 from gossamer.ops.rows.config import (
@@ -54,7 +55,8 @@ def with_config(expression: RowExpression, variant: Variant, config: RowConfig) 
 def row_launches(expression: RowExpression, weights: Weights, variant: Variant,
                  device: Device) -> list[Launch]:
     """Return the launches of a variant."""
-    nest, config = nest_of(expression, variant.inputs, variant.outputs[0]), RowConfig.of(variant)
+    nest = nest_of(expression, variant.inputs, variant.outputs[0])
+    config = sizes_of(RowConfig, variant)
     pieces, rows = pieces_of_row(nest), expression.rows // nest.wide
     held = held_operands(expression, nest, variant, config)
     halves = [*(not operand.name and variant.inputs[operand.number].dtype == "float16"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.fused.row_expression import RowExpressionFusion, row_expression_of
 from gossamer.ops.rows.config import RowConfig
@@ -130,7 +131,7 @@ def test_long_rows_keep_all_multiprocessors_busy() -> None:
     problem = norms.evo_norm((1, 96, 112, 112), 6)
     first = next(variant for variant in ALGORITHM.variants(problem, SimulatedDevice(H200))
                  if variant.precision == "fp16")
-    assert RowConfig.of(first).cluster == 8
+    assert sizes_of(RowConfig, first).cluster == 8
 
 
 def test_channels_last_groups_are_read_in_vectors() -> None:

@@ -79,11 +79,6 @@ class Tile:
     work_w: int
 
     @property
-    def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The sizes as the config of a variant."""
-        return config_of(self)
-
-    @property
     def work_group(self) -> int:
         """Work-items of a work-group."""
         return self.tile_m * self.patches_y * self.patches_x
@@ -156,7 +151,7 @@ class Popcount(BinaryAlgorithm):
     def variants_of(self, layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     outputs: Sequence[TensorSpec], device: Device) -> Iterator[Variant]:
         for tile, word_bits in itertools.product(fitting(layer.convolution, device), WORD_BITS):
-            yield from packed_variants(layer, inputs, tile.config, word_bits)
+            yield from packed_variants(layer, inputs, config_of(tile), word_bits)
 
     def layer_us(self, layer: BinaryLayer, variant: Variant, device: Device) -> float:
         if device.on_processors:
@@ -238,7 +233,7 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
         "PADDING": layer.padding,
         "TAKE_BACK": int(layer.takes_zeros_back),
         "CHUNK": tile.chunk(problem, word_bits),
-        **{key.upper(): value for key, value in tile.config},
+        **{key.upper(): value for key, value in config_of(tile)},
         **window_macros(problem),
         **epilogue_macros(epilogue),
     })

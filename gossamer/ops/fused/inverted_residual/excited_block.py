@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,16 +53,6 @@ class Tile:
     columns: int
     chunk: int
     work_group: int
-
-    @property
-    def config(self) -> tuple[tuple[str, int], ...]:
-        """The tile as the config of a variant."""
-        return tuple(asdict(self).items())
-
-    @classmethod
-    def of(cls, variant: Variant) -> Tile:
-        """Return the tile of a variant."""
-        return cls(*(variant[field.name] for field in fields(cls)))
 
     def sums(self, block: Block) -> int:
         """Return the number of units of the projection that a work-item computes."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.common import config_of, sizes_of
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
@@ -72,14 +73,14 @@ class SqueezeExcite(FusionAlgorithm):
         block = excited_block_of(problem)
         assert block is not None
         for tile in fitting_tiles(block, device)[:CONFIGS]:
-            for plain in layout_variants(problem, ("NHWC",), tile.config):
+            for plain in layout_variants(problem, ("NHWC",), config_of(tile)):
                 for variant in (plain, plain.as_fp16):
                     yield replace(variant, workspace=_Workspace(block, variant, device).nbytes)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
         block = excited_block_of(problem)
         assert block is not None
-        return Tile.of(variant).expected_us(block, device)
+        return sizes_of(Tile, variant).expected_us(block, device)
 
     def launch_count(self, variant: Variant) -> int:
         return 3
@@ -90,7 +91,7 @@ class SqueezeExcite(FusionAlgorithm):
         assert block is not None
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
-        tile, memory = Tile.of(variant), _Workspace(block, variant, device)
+        tile, memory = sizes_of(Tile, variant), _Workspace(block, variant, device)
         return State(problem, variant, device, [
             block_launch(weights, block, tile, variant, device, input_buffer(0), memory.hidden,
                          totals=memory.totals),
@@ -109,7 +110,7 @@ class _Workspace:
     """
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
-        tile, p = Tile.of(variant), block.depthwise
+        tile, p = sizes_of(Tile, variant), block.depthwise
         hidden = tile.hidden(block)
         sizes = (p.pixels * hidden * variant.outputs[0].stored_dtype.itemsize,
                  4 * p.batch * tile.count(block) * hidden, 4 * p.batch * hidden)
