@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from gossamer.errors import GossamerError, InputError, quoted, similar_file
 from gossamer.io.text import bytes_text
@@ -143,12 +143,7 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
             # needs one copy less.
             file.seek(0, io.SEEK_END)
             file.seek(0)
-            if packed:
-                _check(str(path), file)
-            with gzip.open(file) if packed else file as content:
-                yield cast(IO[bytes], content)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise damaged(f"{path}: is cut short or damaged ({error})") from None
+            yield io.BytesIO(unpacked(file.read(), str(path), damaged)) if packed else file
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -161,11 +156,16 @@ def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) 
     """
     if data[:2] != _GZIP:
         return data
+    result = bytearray()
     try:
-        _check(what, io.BytesIO(data))
-        return gzip.decompress(data)
+        # the size that the data state may be wrong
+        with gzip.open(io.BytesIO(data)) as content:
+            while chunk := content.read(_CHUNK):
+                result += chunk
+                check_unpacked(what, len(result), len(data))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise damaged(f"{what}: is cut short or damaged ({error})") from None
+    return bytes(result)
 
 
 def whole(path: Path) -> bytes:
@@ -202,19 +202,3 @@ def _lines(path: Path, text: IO[str]) -> Iterator[str]:
             raise InputError(f"{path}: line {number} has {_LONGEST_LINE} characters or more; "
                              "expected one sample per line")
         yield line
-
-
-def _check(what: str, file: IO[bytes]) -> None:
-    """Raise InputError if a gzip file decompresses to too many bytes.
-
-    The file is decompressed to count the bytes, because the size stored in it may be wrong.
-    """
-    packed = file.seek(0, io.SEEK_END)
-    limit, unpacked = most_unpacked(packed), 0
-    file.seek(0)
-    with gzip.open(file) as content:
-        while chunk := content.read(_CHUNK):
-            unpacked += len(chunk)
-            if unpacked > limit:
-                check_unpacked(what, unpacked, packed)
-    file.seek(0)

@@ -258,8 +258,8 @@ class Server:
                         outputs: Mapping[str, np.ndarray], share: Share) -> Response:
         """Return the response with a request's outputs."""
         tensors = protocol.wanted_outputs(wanted, outputs)
-        protocol.check_json(tensors, self._most_json)
         numbers = sum(each.numbers.size for each in tensors if each.numbers is not None)
+        protocol.check_json(numbers, self._most_json)
         arguments = (name, wanted.id, tensors, self._most_json)
         text = (protocol.written(*arguments) if numbers <= _FEW_NUMBERS else
                 await self.workers.call(protocol.written, *arguments, what="wrote JSON",

@@ -38,9 +38,8 @@ _MOST_SIZE = 2**48
 the other sizes, and NumPy fails for huge sizes."""
 _PIECE = 2**14
 """Number of values that are written as JSON at a time."""
-_LEAST_CHARACTERS = {"b": 5, "f": 4}
-"""Smallest number of characters of a JSON value with its comma, by the kind of its dtype: `true,`
-and `1.0,`. For all other kinds it is 2: `1,`."""
+_LEAST_CHARACTERS = 2
+"""Smallest number of characters of a JSON number with its comma."""
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32",
              "uint64": "UINT64", "int8": "INT8", "int16": "INT16", "int32": "INT32",
@@ -363,14 +362,12 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
     return "".join(parts).encode("ascii")
 
 
-def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
-    """Raise InputError if a response's JSON certainly exceeds `most` bytes.
+def check_json(numbers: int, most: int) -> None:
+    """Raise InputError if the JSON of so many numbers certainly exceeds `most` bytes.
 
-    The check uses a lower bound of the length. It saves the time and memory of written(), which
-    checks the actual length.
+    This saves the time and memory of written(), which checks the actual length.
     """
-    _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
-                          for each in tensors if each.numbers is not None), most)
+    _check_json_bytes(_LEAST_CHARACTERS * numbers, most)
 
 
 def _check_json_bytes(count: int, most: int) -> None:

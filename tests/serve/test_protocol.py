@@ -181,7 +181,7 @@ def test_numbers_in_pieces(dtype: Any, count: int) -> None:
     with pytest.raises(InputError, match=r"outputs are larger than .* as JSON; request them in"):
         written("net", None, tensors, len(text) - 1)
     # what is refused without being written is too long
-    check_json(tensors, len(text))
+    check_json(count, len(text))
 
 
 _JSON = st.recursive(
