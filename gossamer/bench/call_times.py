@@ -7,6 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,16 +113,30 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
 
 def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
     """Return the microseconds of the calls of one round."""
-    threads = [_Caller(new_call) for _ in range(load.threads)]
     ready = threading.Barrier(load.threads)
     due = _dues(load)
-    for thread in threads[1:]:
-        thread.start(ready, load.seconds / ROUNDS, due)
-    # this thread is the first caller, because torch's CUDA graphs work only in the thread that
-    # compiled them
-    threads[0].run(ready, load.seconds / ROUNDS, due)
-    parts = [thread.samples() for thread in threads]
-    return np.concatenate(parts) / 1e3
+
+    def timed(_: int) -> np.ndarray | Exception:
+        try:
+            call = new_call()
+            call()
+            ready.wait()
+            return _times(call, load.seconds / ROUNDS, due)
+        except Exception as error:
+            ready.abort()
+            return error
+
+    with ThreadPoolExecutor(load.threads) as pool:
+        others = pool.map(timed, range(1, load.threads))
+        # this thread is the first caller, because torch's CUDA graphs work only in the thread that
+        # compiled them
+        parts = [timed(0), *others]
+    errors = [part for part in parts if isinstance(part, Exception)]
+    if errors:
+        # the other threads only stopped waiting for the one that failed
+        raise next((error for error in errors
+                    if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)]) / 1e3
 
 
 def _dues(load: Load) -> Iterator[float] | None:
@@ -135,60 +150,22 @@ def _dues(load: Load) -> Iterator[float] | None:
     return map(lambda index: index / rate, itertools.count())
 
 
-class _Caller:
-    """A thread that calls a contender for some seconds and stores the times."""
+def _times(call: Call, seconds: float, due: Iterator[float] | None) -> np.ndarray:
+    """Return the nanoseconds of each call in this thread.
 
-    def __init__(self, new_call: Callable[[], Call]) -> None:
-        self._new_call = new_call
-        self._samples = array("q")
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Start a thread that calls the contender."""
-        self._thread = threading.Thread(target=self.run, args=(ready, seconds, due))
-        self._thread.start()
-
-    def samples(self) -> np.ndarray:
-        """Wait for the thread, and return the nanoseconds of its calls.
-
-        Raises the error that a call raised.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return np.frombuffer(self._samples, np.int64).astype(np.float64)
-
-    def run(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Call the contender in the current thread."""
-        try:
-            call = self._new_call()
-            call()
-            ready.wait()
-            if due is None:
-                self._closed(call, seconds)
-            else:
-                self._at_times(call, seconds, due)
-        except threading.BrokenBarrierError:
-            pass
-        except Exception as error:
-            self._error = error
-            ready.abort()
-
-    def _closed(self, call: Call, seconds: float) -> None:
-        clock, add = time.perf_counter_ns, self._samples.append
-        before = clock()
-        end = before + int(seconds * 1e9)
-        while before < end and len(self._samples) < _MOST_SAMPLES:
+    due: the times when calls are due; None for a closed loop.
+    """
+    times = array("q")
+    clock, add = time.perf_counter_ns, times.append
+    start = before = clock()
+    end = start + int(seconds * 1e9)
+    if due is None:
+        while before < end and len(times) < _MOST_SAMPLES:
             call()
             after = clock()
             add(after - before)
             before = after
-
-    def _at_times(self, call: Call, seconds: float, due: Iterator[float]) -> None:
-        clock = time.perf_counter_ns
-        start = clock()
+    else:
         while (at := next(due)) < seconds:
             at_ns = start + int(at * 1e9)
             if (left := (at_ns - clock()) / 1e9) > _SPIN_S:
@@ -196,4 +173,5 @@ class _Caller:
             while clock() < at_ns:
                 pass
             call()
-            self._samples.append(clock() - at_ns)
+            add(clock() - at_ns)
+    return np.frombuffer(times, np.int64).astype(np.float64)

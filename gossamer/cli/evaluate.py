@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import zipfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -249,9 +248,8 @@ def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None
         info = graph.network_inputs[0]
         raise InputError(f"{path}: a sample has {numbers} numbers, but {model} expects "
                          f"{shape_text(info.shape)} {info.dtype}")
-    stored = _stored_shape(path, "x_test" if test else None)
-    if stored is not None and len(stored) > 1 and len(shape) > 1 and (
-            _without_ones(stored) != _without_ones(shape)):
+    stored = dataset.stored_shape
+    if len(stored) > 1 and len(shape) > 1 and _without_ones(stored) != _without_ones(shape):
         raise InputError(f"{path}: a sample has shape {shape_text(stored)}, but {model} expects "
                          f"{shape_text(shape)}; save x with this order of axes")
     x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
@@ -270,23 +268,6 @@ def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
 
 def _size_of_batches(graph: Graph) -> int:
     return _BATCH if has_batch(graph) else 1
-
-
-def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
-    """Return the shape of a sample in a .npz file; None for other files.
-
-    name: name of the array of samples; None means x or x_train.
-    """
-    if path.suffix != ".npz":
-        return None
-    with zipfile.ZipFile(path) as archive:
-        names = [name] if name else ["x", "x_train"]
-        member = next(f"{entry}.npy" for entry in names if f"{entry}.npy" in archive.namelist())
-        with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0)
-            return tuple(read(file)[0][1:])
 
 
 def _plain(name: str) -> str:

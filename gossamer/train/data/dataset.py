@@ -26,6 +26,7 @@ class Dataset:
     source: name of the samples' origin in messages.
     columns: the columns of x; empty if nothing is known of them. Until encoded() of columns.py is
     called, an empty cell is NaN in x, and a text is its index in the column's texts.
+    stored_shape: shape of a sample in a .npz file; () for other files.
     """
 
     x: np.ndarray
@@ -34,6 +35,7 @@ class Dataset:
     pixels: bool
     source: str
     columns: tuple[Column, ...] = ()
+    stored_shape: tuple[int, ...] = ()
 
     @property
     def labelled(self) -> bool:

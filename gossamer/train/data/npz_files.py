@@ -86,6 +86,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
         y = y.astype(np.int64)
     sides = tuple(size for size in x.shape[1:] if size > 1) if x.ndim == 4 else x.shape[1:]
     grey = x.dtype == np.uint8 and has_grey_levels(x)
+    stored_shape = x.shape[1:]
     x, y = x[:limit], y[:limit]
     with np.errstate(over="ignore"):  # infinite numbers raise an error below
         x = x.reshape(len(x), -1).astype(np.float32)
@@ -93,7 +94,8 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
     if wrong.size:
         raise InputError(f"{path}: {x_name}[{wrong[0]}] has a NaN or infinite number")
     shape = (sides[0], sides[1]) if len(sides) == 2 else picture_shape(x.shape[1])
-    return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path))
+    return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path),
+                   stored_shape=stored_shape)
 
 
 def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
