@@ -10,7 +10,7 @@ import abc
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -113,31 +113,56 @@ class RowFile(abc.ABC):
     """A file of rows that is completed at the end of a `with` block.
 
     If the block fails, a JSON Lines or CSV file keeps its rows; a file of another kind is not
-    written.
+    written. The first row without an error determines the columns; rows before it are buffered.
 
     done: the names of the rows already in the file, as text.
     """
 
     what_stays = ""
     """The end of the message for a file that cannot be written."""
+    _is_begun = False
+    """Whether the columns are known; rows are buffered until then."""
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._path = path
         self._option_text = option_text
         self._key = key
         self._stack = ExitStack()
+        self._waiting: list[Row] = []
         self.done: set[str] = set()
 
-    @abc.abstractmethod
     def write(self, rows: Sequence[Row], count: int) -> None:
         """Add rows.
 
         count: number of rows of the complete file.
         Raises InputError if the rows cannot be written.
         """
+        self._waiting += rows
+        with self._named_errors():
+            if not self._is_begun:
+                typical = next((row for row in rows if not row.error), None)
+                if typical is None:
+                    return
+                self._begin(typical, count)
+                self._is_begun = True
+            self._add(self._waiting)
+        self._waiting = []
 
-    def complete(self) -> None:  # noqa: B027
-        """Write the remaining data after the last row."""
+    def complete(self) -> None:
+        """Write the buffered rows after the last row, if all rows have errors."""
+        if self._waiting:
+            self._begin(self._waiting[0], len(self._waiting))
+            self._add(self._waiting)
+
+    def _begin(self, typical: Row, count: int) -> None:  # noqa: B027
+        """Prepare the file for rows with the columns of a typical one.
+
+        count: number of rows of the complete file.
+        """
+
+    @abc.abstractmethod
+    def _add(self, rows: Sequence[Row]) -> None:
+        """Write rows. Raises InputError if their columns are others than those of the file."""
 
     def __enter__(self) -> RowFile:
         return self
@@ -185,13 +210,12 @@ class _Lines(RowFile):
                 file.write(whole.encode("utf-8", "surrogateescape"))
 
     def _append(self, text: str) -> None:
-        with self._named_errors():
-            if self._file is None:
-                # file names may contain bytes that are not UTF-8
-                self._file = self._stack.enter_context(self._path.open(
-                    self._mode, encoding="utf-8", newline="", errors="surrogateescape"))
-            self._file.write(text)
-            self._file.flush()
+        if self._file is None:
+            # file names may contain bytes that are not UTF-8
+            self._file = self._stack.enter_context(self._path.open(
+                self._mode, encoding="utf-8", newline="", errors="surrogateescape"))
+        self._file.write(text)
+        self._file.flush()
 
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
@@ -213,7 +237,9 @@ class _Lines(RowFile):
 class JsonLines(_Lines):
     """One line with a JSON object per row."""
 
-    def write(self, rows: Sequence[Row], count: int) -> None:
+    _is_begun = True
+
+    def _add(self, rows: Sequence[Row]) -> None:
         self._append("".join([_JSON(row.document(self._key)) + "\n" for row in rows]))
 
     def _whole(self, text: str) -> str:
@@ -230,49 +256,38 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A CSV table with a line of headings.
-
-    The first row without an error determines the columns; rows before it are buffered. If all rows
-    have errors, the first row determines the columns. A continued table keeps its headings.
-    """
+    """A CSV table with a line of headings. A continued table keeps its headings."""
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._headings: list[str] = []
-        self._waiting: list[dict[str, Any]] = []
         super().__init__(path, option_text, key, resume)
+        self._is_begun = bool(self._headings)
 
-    def write(self, rows: Sequence[Row], count: int) -> None:
-        for row in rows:
-            columns = {name: value for column, values in row.columns(self._key).items()
-                       for name, value in _cells(column, values)}
-            if len(columns) > _MOST_COLUMNS:
-                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, but a "
-                                 f".csv file has at most {_MOST_COLUMNS} columns; use .npy or "
-                                 ".jsonl, which have no limit")
-            self._waiting.append(columns)
-            if not row.error:
-                self._check_headings(list(columns))
-        if self._headings:
-            self._write_waiting()
+    def _begin(self, typical: Row, count: int) -> None:
+        self._headings = list(self._cells(typical))
+        self._write_cells([self._headings])
 
-    def complete(self) -> None:
-        if self._waiting:
-            self._check_headings(list(self._waiting[0]))
-            self._write_waiting()
+    def _add(self, rows: Sequence[Row]) -> None:
+        cells = [self._cells(row) for row in rows]
+        for row, of_row in zip(rows, cells, strict=True):
+            if not row.error and list(of_row) != self._headings:
+                raise self._other_rows(1, f"the headings {','.join(list(of_row)[:8])}")
+        self._write_cells([of_row.get(name) for name in self._headings] for of_row in cells)
 
-    def _check_headings(self, names: list[str]) -> None:
-        if not self._headings:
-            self._headings = names
-            self._waiting.insert(0, dict(zip(names, names, strict=True)))
-        elif names != self._headings:
-            raise self._other_rows(1, f"the headings {','.join(names[:8])}")
+    def _cells(self, row: Row) -> dict[str, Any]:
+        """Return the cells of a row by their headings, one per number of an array."""
+        cells = {name: value for column, values in row.columns(self._key).items()
+                 for name, value in _cells(column, values)}
+        if len(cells) > _MOST_COLUMNS:
+            raise InputError(f"{self._option_text}: a row has {len(cells)} numbers, but a .csv "
+                             f"file has at most {_MOST_COLUMNS} columns; use .npy or .jsonl, "
+                             "which have no limit")
+        return cells
 
-    def _write_waiting(self) -> None:
+    def _write_cells(self, rows: Iterable[Sequence[Any]]) -> None:
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([row.get(name) for name in self._headings] for row in self._waiting)
+        csv.writer(text, lineterminator="\n").writerows(rows)
         self._append(text.getvalue())
-        self._waiting.clear()
 
     def _whole(self, text: str) -> str:
         end = text.rfind("\n") + 1
@@ -304,105 +319,65 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 class NumpyFile(RowFile):
     """The rows of one output as an array; the rows of unreadable inputs are NaN.
 
-    Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
-    before the first output are only counted, because the shape of a row is not known yet.
+    Rows are written immediately, to a temporary file that is renamed when it is complete.
     """
 
-    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
-        super().__init__(path, option_text, key)
-        self._file: IO[bytes] | None = None
-        self._empty: np.ndarray | None = None
-        self._waiting = 0
+    def complete(self) -> None:
+        """Write no file if all rows have errors."""
 
-    def write(self, rows: Sequence[Row], count: int) -> None:
-        with self._named_errors():
-            for row in rows:
-                if row.error and self._empty is None:
-                    self._waiting += 1
-                    continue
-                values = None if row.error else next(iter(row.outputs.values()))
-                file, empty = self._begun(values, count)
-                if values is not None and values.shape != empty.shape:
-                    raise InputError(
-                        f"{self._option_text}: the output of {row.name} has shape "
-                        f"{shape_text(values.shape)}, but that of earlier inputs has "
-                        f"{shape_text(empty.shape)}, which does not fit into one array; use "
-                        ".jsonl or .parquet, or resize all images with --size")
-                file.write(empty.tobytes() if values is None else
-                           np.ascontiguousarray(values).tobytes())
+    def _begin(self, typical: Row, count: int) -> None:
+        values = next(iter(typical.outputs.values()))
+        self._empty = np.full_like(values, np.nan if values.dtype.kind == "f" else 0)
+        self._file: IO[bytes] = self._stack.enter_context(
+            output_files.replacing(self._path, self._option_text))
+        np.lib.format.write_array_header_2_0(self._file, {
+            "descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False,
+            "shape": (count, *values.shape)})
 
-    def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the file, opened if necessary, and the row for unreadable inputs.
-
-        The row is filled with NaN if outputs are floats. For other dtypes, only its shape is used.
-
-        values: the output of the current row; None if its input could not be read.
-        Raises InputError if an input could not be read and the outputs are not floats.
-        """
-        if self._file is None or self._empty is None:
-            assert values is not None
-            if not np.issubdtype(values.dtype, np.floating) and self._waiting:
-                raise self._no_nan(values.dtype)
-            self._empty = np.full_like(values, np.nan if values.dtype.kind == "f" else 0)
-            self._file = self._stack.enter_context(
-                output_files.replacing(self._path, self._option_text))
-            header = {"descr": np.lib.format.dtype_to_descr(values.dtype),
-                      "fortran_order": False, "shape": (count, *values.shape)}
-            np.lib.format.write_array_header_2_0(self._file, header)
-            self._file.write(self._empty.tobytes() * self._waiting)
-        if values is None and self._empty.dtype.kind != "f":
-            raise self._no_nan(self._empty.dtype)
-        return self._file, self._empty
-
-    def _no_nan(self, dtype: np.dtype) -> InputError:
-        return InputError(f"{self._option_text}: an input could not be read, and {dtype} has no "
-                          "NaN to mark its row; use .jsonl or .csv")
+    def _add(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            values = self._empty if row.error else next(iter(row.outputs.values()))
+            if row.error and values.dtype.kind != "f":
+                raise InputError(f"{self._option_text}: an input could not be read, and "
+                                 f"{values.dtype} has no NaN to mark its row; use .jsonl or .csv")
+            if values.shape != self._empty.shape:
+                raise InputError(
+                    f"{self._option_text}: the output of {row.name} has shape "
+                    f"{shape_text(values.shape)}, but that of earlier inputs has "
+                    f"{shape_text(self._empty.shape)}, which does not fit into one array; use "
+                    ".jsonl or .parquet, or resize all images with --size")
+            self._file.write(np.ascontiguousarray(values).tobytes())
 
 
 class ParquetFile(RowFile):
     """A Parquet table, in which an output is a list of numbers.
 
-    Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
-    before the first one without an error are buffered, because the column types are not known yet.
+    Rows are written immediately, to a temporary file that is renamed when it is complete.
     """
 
-    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
-        super().__init__(path, option_text, key)
-        self._writer: Any = None
-        self._waiting: list[dict[str, Any]] = []
+    _writer: Any = None
 
-    def write(self, rows: Sequence[Row], count: int) -> None:
-        self._waiting += [row.columns(self._key) for row in rows]
-        complete = [row.columns(self._key) for row in rows if not row.error]
-        if complete or self._writer is not None:
-            self._write_waiting(complete[:1])
+    def complete(self) -> None:
+        """Write the buffered rows, and the end of the table."""
+        super().complete()
+        if self._writer is not None:
+            self._writer.close()
 
-    def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
-        """Write the buffered rows.
-
-        typical: a sequence with one row without an error, which determines the column types; empty
-        if the types are already known.
-        """
+    def _begin(self, typical: Row, count: int) -> None:
         import pyarrow
         from pyarrow import parquet
 
-        with self._named_errors():
-            if self._writer is None:
-                schema = pyarrow.Table.from_pylist([
-                    {name: "" if value is None else value for name, value in row.items()}
-                    for row in typical]).schema
-                file = self._stack.enter_context(
-                    output_files.replacing(self._path, self._option_text))
-                self._writer = parquet.ParquetWriter(file, schema)
-            self._writer.write_table(pyarrow.Table.from_pylist(
-                self._waiting, schema=self._writer.schema))
-        self._waiting.clear()
+        schema = pyarrow.Table.from_pylist([
+            {name: "" if value is None else value
+             for name, value in typical.columns(self._key).items()}]).schema
+        file = self._stack.enter_context(output_files.replacing(self._path, self._option_text))
+        self._writer = parquet.ParquetWriter(file, schema)
 
-    def complete(self) -> None:
-        if self._waiting:
-            self._write_waiting(self._waiting[:1])
-        if self._writer is not None:
-            self._writer.close()
+    def _add(self, rows: Sequence[Row]) -> None:
+        import pyarrow
+
+        self._writer.write_table(pyarrow.Table.from_pylist(
+            [row.columns(self._key) for row in rows], schema=self._writer.schema))
 
 
 _KINDS: dict[str, type[RowFile]] = {

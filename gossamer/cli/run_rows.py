@@ -263,11 +263,13 @@ class _Loop:
 class _PrintedRows(RowFile):
     """Rows that are printed one per line, or collected in `documents` for JSON."""
 
+    _is_begun = True
+
     def __init__(self, key: str, documents: list[dict[str, Any]] | None) -> None:
         super().__init__(Path(), "", key)
         self._documents = documents
 
-    def write(self, rows: Sequence[Row], count: int) -> None:
+    def _add(self, rows: Sequence[Row]) -> None:
         if self._documents is not None:
             self._documents += [row.document(self._key) for row in rows]
             return
