@@ -13,14 +13,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
-from gossamer.errors import InputError, installing
+from gossamer.errors import InputError
 from gossamer.io import output_files
 from gossamer.io.text import shape_text
 
@@ -104,9 +103,6 @@ def check(path: Path, option_text: str, outputs: int) -> None:
     if path.suffix == ".npy" and outputs > 1:
         raise InputError(f"{option_text}: the network has {outputs} outputs; use .jsonl or "
                          ".parquet for several outputs")
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; or use .jsonl or "
-                         ".csv, which need no other package")
 
 
 class RowFile(abc.ABC):

@@ -7,11 +7,9 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import InputError, installing
 from gossamer.io import output_files
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -25,9 +23,6 @@ def check(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
     """
     output_files.check_named(option_text, path, SUFFIXES)
     output_files.check_place(option_text, path, read)
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; .jsonl and .csv "
-                         "need nothing more")
 
 
 def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> None:

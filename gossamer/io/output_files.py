@@ -7,13 +7,14 @@ import secrets
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, installing
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
@@ -52,12 +53,15 @@ def check_file(option: str, path: Path, suffix: str | None,
 
 
 def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
-    """Raise InputError unless a file has one of the suffixes.
+    """Raise InputError unless a file has one of the suffixes, and its kind can be written.
 
     option_text: the option and its value, for the start of the message.
     """
     if path.suffix not in suffixes:
         raise InputError(f"{option_text}: expected a name that ends in {' or '.join(suffixes)}")
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; or use .jsonl or "
+                         ".csv, which need no other package")
 
 
 def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:

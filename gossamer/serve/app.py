@@ -16,14 +16,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError, quoted
 from gossamer.io.images import ImageSizeError
 from gossamer.io.text import bytes_text
 from gossamer.serve import checks, protocol
-from gossamer.serve.checks import Memory, MemoryFullError, Refusal, Share
+from gossamer.serve.checks import Memory, Refusal, Share
 from gossamer.serve.connection import Exchange
 from gossamer.serve.metrics import Metrics
 from gossamer.serve.models import BINARY, DEADLINE, INFERENCE, Models, ServedModel, responses
@@ -53,6 +52,8 @@ bytes are not copied to the connection's buffer."""
 _LINGER_S = 2.0
 """If a response is sent before the whole body has arrived, the rest of the body is read and
 discarded for at most this many seconds."""
+_STATUSES = {QueueFullError: 429, DeadlineError: 504, InputError: 400, GossamerError: 503}
+"""HTTP statuses of errors. The first class that fits an error counts."""
 
 
 async def _pieces(parts: Sequence[bytes | memoryview]) -> AsyncIterator[bytes]:
@@ -187,7 +188,7 @@ class Server:
                 while not is_whole:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
+                        raise Refusal(400, "the client closed the connection")
                     body += message.get("body", b"")
                     self._check_size(len(body))
                     share.set(len(body))
@@ -304,23 +305,17 @@ class Server:
 
 def _error_response(name: str, error: Exception) -> Response:
     """Return the response for an error of an inference request."""
-    if isinstance(error, Refusal):
-        return _error(error.status, str(error))
-    if isinstance(error, QueueFullError | MemoryFullError):
-        response = _error(429, str(error) or "too many large requests at once; try again later")
-        response.headers["Retry-After"] = "1"
-        return response
-    if isinstance(error, DeadlineError):
-        return _error(504, str(error))
-    if isinstance(error, InputError):
-        return _error(400, str(error))
-    if isinstance(error, ClientDisconnect):
-        return _error(400, "the client closed the connection")
-    if isinstance(error, GossamerError):
+    status = error.status if isinstance(error, Refusal) else next(
+        (status for kind, status in _STATUSES.items() if isinstance(error, kind)), 500)
+    if status == 500:
+        logger.error("%s: internal server error", name, exc_info=error)
+        return _error(500, "internal server error; the server's log has the details")
+    if status == 503:
         logger.error("%s: %s", name, error)
-        return _error(503, str(error))
-    logger.error("%s: internal server error", name, exc_info=error)
-    return _error(500, "internal server error; the server's log has the details")
+    response = _error(status, str(error))
+    if status == 429:
+        response.headers["Retry-After"] = "1"
+    return response
 
 
 def _forget_frames(error: BaseException | None) -> None:

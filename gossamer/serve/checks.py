@@ -129,10 +129,6 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
     return b"".join(parts)
 
 
-class MemoryFullError(Exception):
-    """A request needs more memory than other requests leave free."""
-
-
 class Memory:
     """Accounting of the memory of all requests of a server.
 
@@ -159,11 +155,11 @@ class Share:
     def set(self, count: int) -> None:
         """Set the number of bytes that the request holds.
 
-        Raises MemoryFullError if the number grows and all requests together exceed the limit.
+        Raises Refusal if the number grows and all requests together exceed the limit.
         """
         more = count - self._held
         if more > 0 and self._memory.held + more > self._memory.most:
-            raise MemoryFullError
+            raise Refusal(429, "too many large requests at once; try again later")
         self._memory.held += more
         self._held = count
 

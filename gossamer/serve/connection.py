@@ -19,6 +19,7 @@ import numpy as np
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gossamer.plan.batcher import Batcher
+from gossamer.serve.checks import Refusal
 
 IDLE_S = 30.0
 """Time limit in seconds for the head of a client's next request."""
@@ -39,18 +40,6 @@ _OFFERS = (b"upgrade", b"http2-settings")
 """Fields of a head by which a client offers another protocol."""
 
 
-class _RefusedError(Exception):
-    """A request is rejected before it reaches the application.
-
-    message: the reason.
-    status: the HTTP status of the response.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class Connection(HttpToolsProtocol):
     """A connection with limits of time and bytes.
 
@@ -63,7 +52,7 @@ class Connection(HttpToolsProtocol):
     """Timer that closes the connection while it waits for the head of a request."""
     _unread_timer: asyncio.TimerHandle | None = None
     """Timer that closes the connection while the client does not read."""
-    _refused: _RefusedError | None = None
+    _refused: Refusal | None = None
     _is_head = True
     """Whether the head of the current request is incomplete."""
     _fields = 0
@@ -87,11 +76,11 @@ class Connection(HttpToolsProtocol):
             self._feed(data)
             if self._pending_bytes > MOST_HEAD_BYTES:
                 raise _too_long()
-        except _RefusedError as refused:
+        except Refusal as refused:
             self._refuse(refused)
             return
         except httptools.HttpParserError:
-            self._refuse(self._refused or _RefusedError(400, "this is not a valid HTTP/1 request"))
+            self._refuse(self._refused or Refusal(400, "this is not a valid HTTP/1 request"))
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_idle_timer()
@@ -109,7 +98,7 @@ class Connection(HttpToolsProtocol):
                 # without the offer, and then the bytes after the head
                 method = self.parser.get_method()
                 if method == b"CONNECT":
-                    raise _RefusedError(400, "CONNECT is not supported") from None
+                    raise Refusal(400, "CONNECT is not supported") from None
                 head = [b"%b %b HTTP/%b" % (method, self.url,
                                             self.parser.get_http_version().encode())]
                 head += [b"%b: %b" % field for field in self.headers if field[0] not in _OFFERS]
@@ -117,7 +106,7 @@ class Connection(HttpToolsProtocol):
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def _raise(self, refused: _RefusedError) -> None:
+    def _raise(self, refused: Refusal) -> None:
         """Reject the request from within a callback of the parser.
 
         The error is also stored, because the parser replaces errors from its callbacks by its own.
@@ -148,7 +137,7 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
         if len(self.pipeline) >= _MOST_PIPELINED:
-            self._raise(_RefusedError(400, f"more than {_MOST_PIPELINED} pipelined requests; wait "
+            self._raise(Refusal(400, f"more than {_MOST_PIPELINED} pipelined requests; wait "
                                            "for the responses to earlier ones"))
         if not self.parser.should_upgrade():
             super().on_headers_complete()
@@ -169,7 +158,7 @@ class Connection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
-    def _refuse(self, refused: _RefusedError) -> None:
+    def _refuse(self, refused: Refusal) -> None:
         """Respond to a rejected request, and ignore further bytes."""
         self._refused = refused
         cycle = self.cycle
@@ -222,8 +211,8 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def _too_long() -> _RefusedError:
-    return _RefusedError(431, f"the header and trailer of a request are too large: expected at "
+def _too_long() -> Refusal:
+    return Refusal(431, f"the header and trailer of a request are too large: expected at "
                               f"most {MOST_HEAD_BYTES} bytes in {MOST_FIELDS} fields")
 
 

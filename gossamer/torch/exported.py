@@ -173,12 +173,12 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     """
     wrapped = _Tensors(module, inputs, outputs)
     wrapped.training = module.training
-    program, sizes_are_free, fixed = _program(wrapped, tensors)
+    program, fixed = _program(wrapped, tensors)
     if _is_quantised(program):
         # only for quantised modules: under a TorchFunctionMode such as WithPlainQuantisation,
         # torch's messages cannot name the lines of the user's code
         wrapped.is_quantised = True
-        program, sizes_are_free, fixed = _program(wrapped, tensors)
+        program, fixed = _program(wrapped, tensors)
     _check_training(program)
 
     names = inputs.names, _output_names(outputs)
@@ -186,7 +186,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         try:
             model, program = _from_program(program, *names)
         except Exception as error:
-            if not any(sizes_are_free):
+            if fixed:
                 raise
             # ONNX cannot express some ops for a free batch size, such as a grouped convolution
             # whose number of groups depends on the batch size
@@ -214,11 +214,10 @@ def _output_names(outputs: OutputForm) -> list[str]:
     return [f"output{index}" for index in range(outputs.count)]
 
 
-def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
+def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
     """Export a module's program, with free batch sizes if possible.
 
-    Returns the program, whether the first size of each input is free, and the reason why no size is
-    free ("" if at least one is).
+    Returns the program, and the reason why no size is free ("" if at least one is).
     """
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
@@ -227,13 +226,13 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
-        return _export(wrapped, tensors, fixed), fixed, "no input has a batch dimension"
+        return _export(wrapped, tensors, fixed), "no input has a batch dimension"
     try:
-        return _export(wrapped, several, free), free, ""
+        return _export(wrapped, several, free), ""
     except Exception as error:
         reason = _cause(error)
     try:
-        return _export(wrapped, tensors, fixed), fixed, reason
+        return _export(wrapped, tensors, fixed), reason
     except Exception as error:
         raise UnsupportedError(
             f"{type(wrapped.module).__name__} has no single graph for torch.export: "
