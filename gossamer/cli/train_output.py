@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -232,8 +232,8 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
     """
     def content(output: str) -> bytes:
         if output == "--curve":
-            return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts),
-                             facts["classes"] is not None)
+            return curve.png(_title(facts["settings"]), facts["errors"], facts["scored_as"],
+                             _scores(facts["rows"]), of_labels=facts["classes"] is not None)
         if output == "--report":
             return (json.dumps(facts, indent=1) + "\n").encode()
         file = io.BytesIO()
@@ -303,9 +303,8 @@ def _title(settings: Mapping[str, Any]) -> str:
             f"{settings['learning_rate']:g}, batch {settings['batch']}")
 
 
-def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the accuracy after each epoch, by the role of the scored samples."""
-    values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
-                                else "held_out_accuracy"] for row in facts["rows"]}
-    points = {epoch: value for epoch, value in values.items() if value is not None}
-    return {facts["scored_as"]: points} if points else {}
+def _scores(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the known scores by their epochs."""
+    scores = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
+                                else "held_out_accuracy"] for row in rows}
+    return {epoch: score for epoch, score in scores.items() if score is not None}
