@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
 from gossamer.bench.processors import far_notice, transfer_ns
-from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.rows import ResultRow, Stamp, now
 from gossamer.bench.work import OWN, AbsentError, CalledContender, Case
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
@@ -140,7 +140,7 @@ def _row(case: Case, contender: CalledContender, error: float, times: CallTimes,
     return ResultRow(case.suite, case.name, contender.contender, contender.device.api,
                      contender.precision, contender.layout, config, case.batch, us,
                      timing.p25_us / runs, timing.p75_us / runs, error, None, case.density,
-                     machine(contender.device), stamp.versions, stamp.command, stamp.commit,
+                     contender.device.chip, stamp.versions, stamp.command, stamp.commit,
                      stamp.run_id, now(), tail=times.tail if is_single else {})
 
 

@@ -119,11 +119,6 @@ def checkout_commit() -> str | None:
         return None
 
 
-def machine(device: Device) -> str:
-    """Return the chip's name without the API's suffix."""
-    return device.chip
-
-
 def now() -> str:
     """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -186,19 +186,16 @@ def check(mlp: MLP, data: TrainingData) -> None:
 
 
 def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
+    """Raise InputError if samples do not match the inputs of --sizes."""
+    text, side = ",".join(map(str, sizes)), math.isqrt(sizes[0])
     for dataset in (data.training, data.held_out):
-        if dataset is not None and dataset.x.shape[1] != sizes[0]:
-            raise InputError(_inputs_text(sizes, dataset))
-
-
-def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Return the message for samples that do not match the inputs of --sizes."""
-    text = ",".join(map(str, sizes))
-    shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
-    side = math.isqrt(sizes[0])
-    hint = (f", or --pad {side}x{side}" if dataset.shape and side * side == sizes[0]
-            and side >= max(dataset.shape) else "")
-    return (f"--sizes {text}: begins with {sizes[0]} inputs, but a sample of {dataset.source} has "
+        if dataset is None or dataset.x.shape[1] == sizes[0]:
+            continue
+        shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
+        hint = (f", or --pad {side}x{side}" if dataset.shape and side * side == sizes[0]
+                and side >= max(dataset.shape) else "")
+        raise InputError(
+            f"--sizes {text}: begins with {sizes[0]} inputs, but a sample of {dataset.source} has "
             f"{dataset.x.shape[1]} numbers{shape}; use --sizes "
             f"{dataset.x.shape[1]},{text.partition(',')[2]}{hint}")
 

@@ -357,13 +357,13 @@ def _values(grid: Grid) -> dict[str, list[Any]]:
     if not isinstance(grid, Mapping):
         raise InputError(f"grid has {kind_of(grid)}: expected a mapping from parameters to "
                          "sequences of values")
+    result = {}
     for name, values in grid.items():
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise InputError(f"grid {name!r} is {kind_of(values)}: expected a sequence of values, "
                              f"such as [{values!r}]")
-    result = {name: list(values) for name, values in grid.items()}
-    for name, listed in result.items():
-        if not listed:
+        result[name] = list(values)
+        if not result[name]:
             raise InputError(f"grid {name!r} is empty: expected at least one value")
     return result
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_contest import Result, scattered_notice
 from gossamer.bench.processors import far_notice, transfer_ns
-from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.rows import ResultRow, Stamp, now
 from gossamer.bench.work import OWN, AbsentError
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Task, Timing, interleave
@@ -186,5 +186,5 @@ def _row(stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
                                     ready.precision) if has_peaks else None
     return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
                      ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
-                     timing.p75_us, entry.error, light, case.density, machine(ready.device),
+                     timing.p75_us, entry.error, light, case.density, ready.device.chip,
                      stamp.versions, stamp.command, stamp.commit, stamp.run_id, now(), notice)
