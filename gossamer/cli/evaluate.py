@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import arguments, photo_options
+from gossamer.cli import arguments
 from gossamer.cli.arguments import (
     AnyPlan,
     device_of,
@@ -26,13 +26,12 @@ from gossamer.cli.arguments import (
 )
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.report import input_bar, print_notes
-from gossamer.cli.run_inputs import batch_size
+from gossamer.cli.run_inputs import batch_size, photo_inputs
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
-from gossamer.model.photos import taking_photos
 from gossamer.plan.candidate import counted
 from gossamer.train.data import labelled_pictures, sources
 from gossamer.train.data.columns import CellRules, encoded
@@ -229,12 +228,10 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
 def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: PhotoOptions,
             batch: int | None, *, is_planned: bool) -> LabelledInputs:
     files = labelled_pictures.labelled_files(folder, limit)
-    prepare = photo_options.preprocessing(model, graph, options)
-    size = batch_size(graph, batch, len(files), _size_of_batches(graph))
-    graph = graph if is_planned else taking_photos(graph, prepare)
-    batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
-                                          graph.network_inputs[0])
-    return LabelledInputs([name for _, name in files], batches, size, str(folder), True, graph)
+    photos = photo_inputs(model, graph, [str(file) for file, _ in files], options, batch,
+                          default=_size_of_batches(graph), is_planned=is_planned)
+    return LabelledInputs([name for _, name in files], photos.batches, photos.batch, str(folder),
+                          True, photos.graph)
 
 
 def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None,

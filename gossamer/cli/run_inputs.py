@@ -58,15 +58,16 @@ class RunInputs:
 
 
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
-                 batch: int | None, *, is_planned: bool) -> RunInputs:
+                 batch: int | None, *, is_planned: bool, default: int = 1) -> RunInputs:
     """Return photos in batches.
 
     model: the MODEL argument, for messages.
+    default: the batch size without --batch.
     is_planned: whether MODEL is a saved plan, with fixed input formats.
     Raises InputError if the photos do not match the network.
     """
     prepare = photo_options.preprocessing(model, graph, options)
-    size = batch_size(graph, batch, len(photos), 1)
+    size = batch_size(graph, batch, len(photos), default)
     graph = graph if is_planned else taking_photos(graph, prepare)
     batches = photo_options.photo_batches(photos, size, prepare, graph.network_inputs[0])
     return RunInputs(photos, size, batches, True, graph)
