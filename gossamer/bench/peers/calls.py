@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -69,25 +70,19 @@ def check_torch(network: PeerNetwork) -> None:
         raise AbsentError(f"torch is not installed: {installing('bench')}")
 
 
-def _torch_peer(name: str) -> CalledPeer:
-    """Return the PyTorch peer with this name; it imports torch_calls only when it is called."""
-    def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
-             threads: int) -> CalledContender:
-        check_torch(network)
-        from gossamer.bench.peers import torch_calls
+def _torch(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,
+           kind: str, threads: int) -> CalledContender:
+    """Return a PyTorch peer; torch_calls is imported only here."""
+    check_torch(network)
+    from gossamer.bench.peers import torch_calls
 
-        return torch_calls.called(name, network, x, device, precision, kind, threads)
-
-    return peer
+    return torch_calls.called(name, network, x, device, precision, kind, threads)
 
 
 CALLED_PEERS: dict[str, CalledPeer] = {
-    "torch-eager": _torch_peer("torch-eager"),
-    "torch-compile": _torch_peer("torch-compile"),
-    "torch-compile:reduce-overhead": _torch_peer("torch-compile:reduce-overhead"),
-    "torch-compile-graph": _torch_peer("torch-compile-graph"),
-    "onnxruntime": onnxruntime,
-}
+    **{name: partial(_torch, name) for name in (
+        "torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")},
+    "onnxruntime": onnxruntime}
 
 
 def onnx_bytes(network: PeerNetwork) -> bytes:
