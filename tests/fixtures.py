@@ -183,6 +183,14 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def quickly_built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has PoCL build kernels in a third of the time, without its optimiser, except for real
+    networks, which compute much. A flag that the variable already has is kept."""
+    if "shared_model" not in request.fixturenames and "POCL_EXTRA_BUILD_FLAGS" not in os.environ:
+        monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
+
+@pytest.fixture(autouse=True)
 def own_algorithms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves ONNX Runtime out of plans of the host, as where it is not installed, except in tests
     that are marked with library_parts: what is compared with it is computed by other code."""

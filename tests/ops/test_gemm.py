@@ -70,7 +70,9 @@ def test_epilogues(device: Device, rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 4, 37])
 def test_a_classifier(quick_device: Device, rows: int) -> None:
-    check(GemmProblem(rows, 1000, 1280, BIAS_RELU), quick_device, taken=enough(quick_device),
+    # processors compute products of every size with the same tiles
+    columns, depth = (250, 320) if quick_device.api == "opencl" else (1000, 1280)
+    check(GemmProblem(rows, columns, depth, BIAS_RELU), quick_device, taken=enough(quick_device),
           vendors=False)
 
 
