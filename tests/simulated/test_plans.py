@@ -37,7 +37,8 @@ from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.networks import random_network
 from tests.simulated.plans import Case, check
 
-PLANS = 100
+PLANS = 60
+"""Random networks that are planned. Some of them show each fault that is planted below."""
 AT_ONCE = 10
 
 
@@ -214,7 +215,7 @@ def test_a_fusion_that_covers_one_layer_too_many_is_found(planted: pytest.Monkey
         return program(self, device, decide, wider, reshapes)
 
     planted.setattr(Network, "program", too_many)
-    assert found(60)
+    assert found(PLANS)
 
 
 def test_a_wrong_price_is_found(planted: pytest.MonkeyPatch) -> None:
