@@ -247,7 +247,7 @@ def test_gather_expressions(emulate: Emulate, mode: str, name: str) -> None:
 @pytest.mark.parametrize(("mode", "name"), [
     ("plain", "tokens"), ("bounds", "odd tokens"), ("races", "odd tokens"), ("bounds", "long"),
     ("races", "long"), ("plain", "windows"), ("bounds", "images"), ("races", "images"),
-    ("bounds", "heads")])
+    ("bounds", "heads"), ("bounds", "values first")])
 def test_attention(emulate: Emulate, mode: str, name: str) -> None:
     device, problem = emulate(mode, schedule=1), attentions.PROBLEMS[name]
     variants = list(attentions.ALGORITHM.variants(problem, device))

@@ -123,19 +123,22 @@ def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
             0 in spec.shape for spec in (*inputs, *outputs)):
         return None
     scores = _scores_of(problem, problem.sources[softmaxes[0]][0])
-    second = next((index for index, (part, sources) in enumerate(
-        zip(problem.parts, problem.sources, strict=True))
-        if isinstance(part, MatmulProblem) and 0 not in part.transposed
-        and sources[:1] == ((softmaxes[0], 0),)), None)
+    # the second product may be transposed as a whole: v.T @ weights.T
+    second = next(((index, number) for index, (part, sources) in enumerate(
+        zip(problem.parts, problem.sources, strict=True)) if isinstance(part, MatmulProblem)
+        for number, source in enumerate(sources) if source == (softmaxes[0], 0)
+        and (number in part.transposed) == bool(number)), None)
     if scores is None or second is None:
         return None
     first, factor, biases = scores
     q, k = (_operand(problem, first, number, inputs) for number in (0, 1))
-    v = _operand(problem, second, 1, inputs)
-    out = _view_of_result(problem, second, outputs[0])
+    v = _operand(problem, second[0], 1 - second[1], inputs)
+    out = _view_of_result(problem, second[0], outputs[0])
     if q is None or k is None or v is None or out is None or v[2] != 1:
         return None
-    views = [q[1], k[1].transposed(), v[1], out, *(bias.view for bias in biases)]
+    values = v[1].transposed() if second[1] else v[1]
+    out = out.transposed() if second[1] else out
+    views = [q[1], k[1].transposed(), values, out, *(bias.view for bias in biases)]
     sizes = common_sizes([[size for loops in view.dims[:-2] for size, _ in loops]
                           for view in views])
     if sizes is None or len({math.prod(view.shape[:-2]) for view in views}) > 1:
