@@ -1,7 +1,7 @@
 """Element-wise arithmetic and moves of elements, in one kernel.
 
-The moves are slices, transposes, expansions, reshapes, pads, gathers and concatenations. As
-separate layers, each of these reads and writes whole tensors. Examples are rotary position
+The moves are slices, transposes, expansions, reshapes, pads, gathers, resizings and concatenations.
+As separate layers, each of these reads and writes whole tensors. Examples are rotary position
 embeddings (J. Su, Y. Lu, S. Pan, A. Murtadha, B. Wen, Y. Liu, "RoFormer: enhanced transformer with
 rotary position embedding", 2021), gated linear units, whose two halves are slices, and windows that
 overlap. The kernel computes for each element of the result where its operands come from, as
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from gossamer.ops.kernel_expression import floats_in_kernels
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.peak_rates import rates_of_unit
+from gossamer.ops.resize.problem import ResizeProblem, linear, nearest
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
     cannot_compile,
@@ -41,10 +42,10 @@ from gossamer.ops.strided import (
     memory_order,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import TensorSpec, default_spec
 
 _SOURCE = Path(__file__).with_name("gather_expression.cl")
-_OPS = frozenset({"concat", "copy", "elementwise", "gather", "pad", "reshape"})
+_OPS = frozenset({"concat", "copy", "elementwise", "gather", "pad", "reshape", "resize"})
 _MOST_LOADS = 32
 """Maximum number of loads in the code of an element. A value that is read at several places is
 computed once for each of them."""
@@ -104,25 +105,13 @@ class GatherExpressionFusion(FusionAlgorithm):
             "PARAMETERS": ", ".join(code.parameters), "GATHER": " ".join(code.lines),
             "STORE": "STORE_HALF(y, index, r);" if output.dtype == "float16" else "y[index] = r;"}))
         constants: list[Argument] = [
-            weights.packed(f"{name} of gather_expression", partial(_packed, name, length))
-            for name, length in code.constants.items()]
+            weights.packed(f"{name} of gather_expression", constant.packed)
+            for name, constant in code.constants.items()]
         groups = -(-output.size // (WORK_GROUP_SIZE * items))
         return State(problem, variant, device, [Launch(
             kernel, (groups,), (WORK_GROUP_SIZE,),
             (*map(input_buffer, range(len(variant.inputs))), *constants, output_buffer(0),
              output.size))])
-
-
-def _packed(name: str, length: int | None, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a constant as the kernel reads it.
-
-    length: for indices, the length of the axis along which they gather; None for numbers.
-    """
-    array = arrays[name]
-    if length is None:
-        return np.ascontiguousarray(array, np.float32)
-    return np.ascontiguousarray(
-        np.clip(np.where(array < 0, array + length, array), 0, length - 1), np.int32)
 
 
 def may_gather(part: Problem) -> bool:
@@ -137,7 +126,7 @@ def may_gather(part: Problem) -> bool:
         return part.mode == "constant"
     if isinstance(part, GatherProblem):
         return part.constants == (1,)
-    return isinstance(part, ConcatProblem | ReshapeProblem)
+    return isinstance(part, ConcatProblem | ReshapeProblem | ResizeProblem)
 
 
 class _TooLongError(Exception):
@@ -145,18 +134,29 @@ class _TooLongError(Exception):
 
 
 @dataclass
+class _Constant:
+    """An array that the kernel reads besides the inputs.
+
+    kind: type of the elements in C.
+    packed: function that returns the array, for the fusion's constants by name.
+    """
+
+    kind: str
+    packed: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+
+
+@dataclass
 class _Code:
     """Generated code that computes an element of a fusion's result.
 
     parameters: the kernel's pointers.
-    constants: names of the constants among the pointers, after the inputs; for indices the length
-    of the axis along which they gather, else None.
+    constants: the constants by their names, in the order of their pointers, after the inputs.
     lines: C statements that compute `r` from `index`.
     loaded_bytes: bytes that all work-items load.
     """
 
     parameters: list[str]
-    constants: Mapping[str, int | None]
+    constants: Mapping[str, _Constant]
     lines: list[str]
     loaded_bytes: int
 
@@ -175,8 +175,8 @@ def _code(problem: FusionProblem, inputs: tuple[TensorSpec, ...],
         return None
     kinds = ["HALF" if spec.dtype == "float16" else "float" for spec in inputs]
     parameters = [*(f"const GLOBAL {kind} *x{i}" for i, kind in enumerate(kinds)),
-                  *(f"const GLOBAL {'float' if length is None else 'int'} *RESTRICT a{i}"
-                    for i, length in enumerate(generator.constants.values())),
+                  *(f"const GLOBAL {constant.kind} *RESTRICT a{i}"
+                    for i, constant in enumerate(generator.constants.values())),
                   f"GLOBAL {'HALF' if output.dtype == 'float16' else 'float'} *RESTRICT y"]
     return _Code(parameters, generator.constants, [*generator.scope.lines, f"VALUE r = {result};"],
                  generator.loaded_bytes)
@@ -201,7 +201,7 @@ class _Generator:
 
     def __init__(self, problem: FusionProblem, inputs: Sequence[TensorSpec]) -> None:
         self.scope = _Scope({})
-        self.constants: dict[str, int | None] = {}
+        self.constants: dict[str, _Constant] = {}
         self.loaded_bytes = 0
         self._problem, self._inputs = problem, inputs
         self._numbers = itertools.count()
@@ -245,6 +245,8 @@ class _Generator:
             return self._of_concatenation(part, sources, place, count, scope)
         if isinstance(part, PadProblem):
             return self._of_padding(part, sources[0], place, count, scope)
+        if isinstance(part, ResizeProblem):
+            return self._of_resizing(source[0], part, sources[0], place, count, scope)
         if isinstance(part, CopyProblem):
             place = self._copied(part, place, scope)
         elif isinstance(part, GatherProblem):
@@ -264,9 +266,10 @@ class _Generator:
         return self._declared(kind, f"LOAD_HALF({pointer}, {at})" if spec.dtype == "float16"
                               else f"{pointer}[{at}]", scope)
 
-    def _constant(self, name: str, length: int | None = None) -> str:
+    def _constant(self, name: str, kind: str,
+                  packed: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> str:
         """Return the pointer of a constant."""
-        self.constants[name] = length
+        self.constants[name] = _Constant(kind, packed)
         return f"a{list(self.constants).index(name)}"
 
     def _of_elements(self, index: int, part: ElementwiseProblem, sources: Sequence[Source],
@@ -277,8 +280,10 @@ class _Generator:
             own = tuple("0" if size == 1 else at for size, at in zip(
                 spec.shape, place[len(place) - len(spec.shape):], strict=True))
             if number in part.constants:
-                arguments.append(self._loaded(self._constant(f"{index}.operand{number}"), spec,
-                                              dense_strides(spec.shape), own, count, scope))
+                name = f"{index}.operand{number}"
+                pointer = self._constant(name, "float", partial(_in_rows, name))
+                arguments.append(self._loaded(pointer, spec, dense_strides(spec.shape), own, count,
+                                              scope))
             else:
                 arguments.append(self.value(next(remaining), own, count, scope))
         lines, (result,) = floats_in_kernels(part.expression).c_statements(
@@ -326,10 +331,35 @@ class _Generator:
         rank = len(part.indices.shape)
         own = tuple("0" if size == 1 else at for size, at in zip(
             part.indices.shape, place[part.axis:part.axis + rank], strict=True))
-        pointer = self._constant(f"{index}.operand1", part.data.shape[part.axis])
+        name = f"{index}.operand1"
+        pointer = self._constant(name, "int", partial(_indices, name, part.data.shape[part.axis]))
         chosen = self._loaded(pointer, part.indices, dense_strides(part.indices.shape), own, count,
                               scope, "int")
         return (*place[:part.axis], chosen, *place[part.axis + rank:])
+
+    def _of_resizing(self, index: int, part: ResizeProblem, source: Source, place: tuple[str, ...],
+                     count: int, scope: _Scope) -> str:
+        """Return the name of an element that is the nearest one, or interpolated between four."""
+        def looked_up(axis: int, number: int, table: np.ndarray) -> str:
+            kind = "int" if table.dtype == np.int32 else "float"
+            pointer = self._constant(f"{index} table {number} of axis {axis}", kind,
+                                     lambda arrays: table)
+            return self._loaded(pointer, default_spec(table.shape), (1,), (place[2 + axis],), count,
+                                scope, "int" if kind == "int" else "VALUE")
+
+        def tap(row: str, column: str) -> str:
+            return self.value(source, (*place[:2], row, column), count, scope)
+
+        if part.mode == "nearest":
+            return tap(*(looked_up(axis, 0, nearest(part, axis)) for axis in (0, 1)))
+        (top, bottom, below), (left, right, beside) = (
+            [looked_up(axis, number, table) for number, table in enumerate(linear(part, axis))]
+            for axis in (0, 1))
+        first, second = (
+            self._declared("VALUE", f"{tap(top, column)} * (ONE - {below}) + "
+                                    f"{tap(bottom, column)} * {below}", scope)
+            for column in (left, right))
+        return self._declared("VALUE", f"{first} * (ONE - {beside}) + {second} * {beside}", scope)
 
     def _copied(self, part: CopyProblem, place: tuple[str, ...], scope: _Scope) -> tuple[str, ...]:
         """Return the place that a copy reads."""
@@ -382,3 +412,14 @@ def _groups(source: Sequence[int],
                 sizes[1] *= target[second]
                 second += 1
         yield [*range(starts[0], first)], [*range(starts[1], second)]
+
+
+def _in_rows(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(arrays[name], np.float32)
+
+
+def _indices(name: str, length: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the indices of a gather along an axis of a length, from 0 and in range."""
+    indices = arrays[name]
+    return np.ascontiguousarray(
+        np.clip(np.where(indices < 0, indices + length, indices), 0, length - 1), np.int32)

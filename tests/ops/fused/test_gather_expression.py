@@ -17,6 +17,7 @@ from gossamer.ops.fused.gather_expression import GatherExpressionFusion
 from gossamer.ops.fused.problem import FusionProblem, Source
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.tensor import default_spec
 from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, one_layout_a_config, random_weights
@@ -75,8 +76,18 @@ def overlapping(batch: int, channels: int) -> FusionProblem:
     return p.fusion(p.slice(x, 2, 1, channels))
 
 
+def resized(batch: int, channels: int, mode: str) -> FusionProblem:
+    """The sum of an image and a smaller one that is padded and resized."""
+    p = Layers()
+    x, y = p.input((batch, channels, 3, 4)), p.input((batch, channels, 8, 7))
+    x = p.add(PadProblem(p.spec(x), (0, 0, 0, 1, 0, 0, 1, 0)), x)
+    x = p.add(ResizeProblem(p.spec(x), (8, 7), (2.0, 1.4), mode), x)
+    return p.fusion(p.compute(operand("a") - "b", a=x, b=y))
+
+
 PROBLEMS = {"rotary": rotary(2, 3, 5, 8), "gated": gated(2, 7, 12), "shuffled": shuffled(2, 6, 5),
-            "gated, many": gated(5, 600, 96), "overlapping": overlapping(2, 5)}
+            "gated, many": gated(5, 600, 96), "overlapping": overlapping(2, 5),
+            "nearest": resized(2, 3, "nearest"), "linear": resized(2, 3, "linear")}
 
 
 def check(problem: FusionProblem, device: Device, variants: list[Variant]) -> None:
