@@ -20,6 +20,7 @@ from gossamer.model.readers.onnx.order import Clusters, stable_order
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, PartProblem, Source, entry
+from gossamer.ops.fused.row_expression import REDUCTIONS
 from gossamer.ops.onnx_part.host import session_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 from gossamer.ops.onnx_part.session import ComputingError
@@ -89,7 +90,7 @@ def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
     fusions: list[Layer] = []
     covered: set[int] = set()
     for start, layer in enumerate(layers):
-        if layer.op != "reduce" or start in covered:
+        if layer.op not in REDUCTIONS or start in covered:
             continue
         for indices in row_groups(layers, readers, producers, start, outputs, covered):
             fusion = _fusion(layers, readers, indices, outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gossamer.ops.fused.gather_expression import may_gather
-from gossamer.ops.fused.row_expression import may_belong
+from gossamer.ops.fused.row_expression import REDUCTIONS, may_belong
 from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
 
@@ -39,7 +39,7 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
                 group.issuperset(readers.get(name, ())) for name in inner):
             group |= _preceding(
                 layers, readers, producers, group, outputs,
-                lambda index: (index not in taken and layers[index].op != "reduce"
+                lambda index: (index not in taken and layers[index].op not in REDUCTIONS
                                and may_belong(layers[index].problem)))
             if len(group) > 1:
                 yield tuple(sorted(group))

@@ -1,16 +1,17 @@
 """Reductions of rows, with element-wise arithmetic before and after them, in one kernel.
 
-Networks written in PyTorch compute many norms by means, differences, squares and square roots.
-Examples are the RMS norm, group norm, EvoNorm-S0 (H. Liu, A. Brock, K. Simonyan, Q. Le, "Evolving
-normalization-activation layers", NeurIPS 2020) and the filter response norm (S. Singh, S. Krishnan,
-CVPR 2020). As separate layers, each of these steps reads and writes whole tensors.
+Softmaxes and layer norms are reductions, too. Networks written in PyTorch compute many other norms
+by means, differences, squares and square roots. Examples are the RMS norm, group norm, EvoNorm-S0
+(H. Liu, A. Brock, K. Simonyan, Q. Le, "Evolving normalization-activation layers", NeurIPS 2020) and
+the filter response norm (S. Singh, S. Krishnan, CVPR 2020). As separate layers, each of these steps
+reads and writes whole tensors.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -20,6 +21,7 @@ from gossamer.ops.copy.problem import CopyProblem, expand, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
+from gossamer.ops.layer_norm import OnePassLayerNorm
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.rows.config import GROUP
 from gossamer.ops.rows.expression import (
@@ -30,11 +32,17 @@ from gossamer.ops.rows.expression import (
     split_axes,
 )
 from gossamer.ops.rows.kernel import row_launches, row_variants
+from gossamer.ops.softmax import OnePassSoftmax
 from gossamer.ops.strided import cannot_compile, common_sizes, layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
-_OPS = frozenset({"copy", "elementwise", "reduce", "reshape"})
+REDUCTIONS = frozenset({"reduce", "softmax", "layer_norm"})
+"""The ops from which row expressions are made."""
+_OPS = frozenset({"copy", "elementwise", "reshape"}) | REDUCTIONS
+_EXPRESSIONS: dict[str, Callable[..., RowExpression]] = {
+    "softmax": OnePassSoftmax().expression, "layer_norm": OnePassLayerNorm().expression}
+"""For each op, the function that returns the row expression of a layer by itself."""
 _MOST_REDUCTIONS = 4
 _MOST_OPERANDS = 12
 """Maximum number of operands. Each needs registers for its place and its values."""
@@ -53,8 +61,10 @@ class RowExpressionFusion(FusionAlgorithm):
     patterns = ()
 
     def matches(self, ops: Sequence[str]) -> bool:
-        # a reduction that is only reshaped is as fast by itself
-        return {"reduce", "elementwise"}.issubset(ops) and _OPS.issuperset(ops)
+        # a reduction that is only reshaped is as fast by itself; a norm may be transposed
+        needed = {"elementwise"} if "reduce" in ops else {"elementwise", "copy"}
+        return _OPS.issuperset(ops) and not (
+            needed.isdisjoint(ops) or REDUCTIONS.isdisjoint(ops))
 
     def recognises(self, problem: FusionProblem) -> bool:
         return row_expression_of(problem) is not None
@@ -97,12 +107,10 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     """
     if len(problem.exits) != 1 or not all(map(may_belong, problem.parts)):
         return None
-    reductions = [part for part in problem.parts if isinstance(part, ReduceProblem)]
-    if not 0 < len(reductions) <= _MOST_REDUCTIONS:
+    whole = {part.inputs[0].size for part in problem.parts if part.op in REDUCTIONS}
+    if len(whole) != 1 or max(whole) < 2:
         return None
-    size = reductions[0].input.size
-    if size < 2 or any(part.input.size != size for part in reductions):
-        return None
+    (size,) = whole
     sizes = common_sizes([
         spec.shape for part, sources in zip(problem.parts, problem.sources, strict=True)
         for spec in _in_order(part, sources) if spec.size == size])
@@ -123,7 +131,7 @@ def may_belong(part: Problem) -> bool:
         return part.is_continuous
     if isinstance(part, CopyProblem):
         return _is_expansion(part) or _is_transposition(part)
-    return isinstance(part, ReduceProblem | ReshapeProblem)
+    return part.op in REDUCTIONS or isinstance(part, ReshapeProblem)
 
 
 def _is_expansion(part: CopyProblem) -> bool:
@@ -142,6 +150,7 @@ def _fits(expression: RowExpression) -> bool:
     """Return whether the kernel has room for the operands, and finds one result per row if the
     target has one."""
     return (len(expression.operands) <= _MOST_OPERANDS and expression.length > 1
+            and len(expression.phases) <= 1 + _MOST_REDUCTIONS
             and len(expression.kept) <= _MOST_LOOPS
             and len(expression.reduced) <= _MOST_LOOPS
             and (not expression.is_per_row or not any(
@@ -192,6 +201,8 @@ class _Composition:
         for index, part in enumerate(self._problem.parts):
             if isinstance(part, ReduceProblem):
                 known = self._reduced_value(index, part)
+            elif part.op in _EXPRESSIONS:
+                known = self._inlined(index, part)
             elif isinstance(part, ElementwiseProblem):
                 known = self._computed(index, part)
             else:
@@ -228,17 +239,43 @@ class _Composition:
 
     def _reduced_value(self, index: int, part: ReduceProblem) -> _Known:
         known = self._source(self._problem.sources[index][0], None)
-        dims = frozenset(dim for axis in part.axes for dim in known.axes[axis])
+        self._reduce(known, (dim for axis in part.axes for dim in known.axes[axis]))
+        axes = tuple(() if axis in part.axes else own for axis, own in enumerate(known.axes)
+                     if part.keepdims or axis not in part.axes)
+        return _Known(self._total(part.kind, known.value), axes)
+
+    def _reduce(self, known: _Known, dims: Iterable[int]) -> None:
+        """Raise _NoRowExpressionError unless a value may be reduced along dimensions."""
+        dims = frozenset(dims)
         if self._reduced is None:
             self._reduced = dims
         if dims != self._reduced or sum(map(len, known.axes)) != len(self._sizes):
             raise _NoRowExpressionError
+
+    def _total(self, kind: str, value: Value) -> Value:
+        """Add a reduction, and return its result."""
         number = len(self._phases)
-        self._add_phase(part.kind, known.value)
+        self._add_phase(kind, value)
         self._numbers[f"total {number}"] = -1 - number
-        axes = tuple(() if axis in part.axes else own for axis, own in enumerate(known.axes)
-                     if part.keepdims or axis not in part.axes)
-        return _Known(self._composer.operand(f"total {number}"), axes)
+        return self._composer.operand(f"total {number}")
+
+    def _inlined(self, index: int, part: Problem) -> _Known:
+        """Return the value of a softmax or norm, whose row expression becomes a part of this one.
+        """
+        own = _EXPRESSIONS[part.op](part)
+        known = self._source(self._problem.sources[index][0], None)
+        dims_of = {dim: known.axes[axis] for axis, dims in enumerate(own.target) for dim in dims}
+        self._reduce(known, (each for dim in own.reduced for each in dims_of.get(dim, ())))
+        values = [known.value, *(self._operand(RowOperand(
+            tuple(tuple(each for dim in axis for each in dims_of[dim]) for axis in operand.axes),
+            f"{index}.{operand.name}")) for operand in own.operands[1:])]
+        totals: list[Value] = []
+        for phase in own.phases:
+            (value,) = self._composer.inline(phase.expression, [
+                values[number] if number >= 0 else totals[-1 - number] for number in phase.reads])
+            if phase.kind:
+                totals.append(self._total(phase.kind, value))
+        return _Known(value, known.axes)
 
     def _computed(self, index: int, part: ElementwiseProblem) -> _Known:
         sources = iter(self._problem.sources[index])

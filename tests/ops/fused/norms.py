@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from gossamer.expression import Composer
 from gossamer.ops.fused.problem import FusionProblem, Source
+from gossamer.ops.layer_norm.problem import LayerNormProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
 from tests.ops.fused.layers import Layers, operand
 
 
@@ -109,3 +111,23 @@ def sums_of_two(shape: Sequence[int], axes: Sequence[int]) -> FusionProblem:
     most = layers.reduce("max", z, axes)
     return layers.fusion(layers.compute(operand("x") * "t" + "m" + "c", x=x, t=total, m=most,
                                         c=(shape[-1],)))
+
+
+def scores(shape: tuple[int, int, int, int], axis: int = 3, *, log: bool = False) -> FusionProblem:
+    """Return the softmax of scores with a factor for each head and a constant, and a factor."""
+    layers = Layers()
+    x = layers.input(shape)
+    x = layers.compute(operand("x") * "factor" + "bias", x=x, factor=(shape[1], 1, 1),
+                       bias=(1, *shape[1:]))
+    x = layers.add(SoftmaxProblem(layers.spec(x), axis, log), x)
+    return layers.fusion(layers.compute(operand("x") * 0.25, x=x))
+
+
+def layer_norm(shape: tuple[int, int, int, int], axes: tuple[int, ...], *,
+               centred: bool = True) -> FusionProblem:
+    """Return the layer norm of a sum, which is activated and transposed."""
+    layers = Layers()
+    x = layers.compute(operand("x") + "z", x=layers.input(shape), z=layers.input(shape))
+    x = layers.add(LayerNormProblem(layers.spec(x), axes, 1e-5, centred), x)
+    return layers.fusion(layers.transpose(
+        layers.compute(operand("x").apply("sigmoid"), x=x), 0, 3, 1, 2))

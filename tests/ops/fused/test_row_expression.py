@@ -39,6 +39,10 @@ PROBLEMS = {
     "length of channels": norms.length((2, 16, 5, 5), (2, 3)),
     "RMS norm of one row": norms.rms_norm((1, 70), (1,)),
     "length without axes": norms.length((2, 5, 9), (1,), keepdims=False),
+    "scores": norms.scores((2, 3, 5, 9)),
+    "logarithms of scores": norms.scores((2, 3, 5, 9), 1, log=True),
+    "layer norm of a sum": norms.layer_norm((2, 4, 5, 12), (3,)),
+    "RMS norm of a sum": norms.layer_norm((2, 4, 5, 6), (2, 3), centred=False),
 }
 LONG = {
     "group norm": norms.group_norm((1, 16, 17, 12), 2),
