@@ -16,11 +16,12 @@
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void gather_expression(PARAMETERS, int count)
 {
     pdl_trigger_and_wait();
-    int first = GROUP_ID(0) * (WORK_GROUP_SIZE * ITEMS) + LOCAL_ID(0);
+    uint first = (uint)GROUP_ID(0) * (WORK_GROUP_SIZE * ITEMS) + (uint)LOCAL_ID(0);
     UNROLL
     for (int k = 0; k < ITEMS; k++) {
-        int index = first + k * WORK_GROUP_SIZE;
-        if (index < count) {
+        uint place = first + (uint)k * WORK_GROUP_SIZE;
+        if (place < (uint)count) {
+            int index = (int)place;
             GATHER
             STORE
         }

@@ -98,8 +98,7 @@ class GatherExpressionFusion(FusionAlgorithm):
         output = variant.outputs[0]
         code = _code(problem, variant.inputs, output)
         assert code is not None
-        items = dict(variant.config)["items"]
-        assert isinstance(items, int)
+        items = variant["items"]
         kernel = device.compile(KernelSource.of(_SOURCE, "gather_expression", {
             "WORK_GROUP_SIZE": WORK_GROUP_SIZE, "ITEMS": items,
             "PARAMETERS": ", ".join(code.parameters), "GATHER": " ".join(code.lines),
@@ -115,8 +114,12 @@ class GatherExpressionFusion(FusionAlgorithm):
 
 
 def may_gather(part: Problem) -> bool:
-    """Return whether a part may belong to the fusion, judged by the part alone."""
-    if any(spec.dtype != "float32" or 0 in spec.shape for spec in (*part.inputs, *part.outputs)):
+    """Return whether a part may belong to the fusion, judged by the part alone.
+
+    Places in all tensors have to fit in 32 bits, also in those that are not stored.
+    """
+    if any(spec.dtype != "float32" or not 0 < spec.size < 2**31
+           for spec in (*part.inputs, *part.outputs)):
         return False
     if isinstance(part, ElementwiseProblem):
         return part.is_continuous
