@@ -19,8 +19,7 @@ from pyarrow import parquet
 
 import gossamer
 from gossamer import InputFormat
-from gossamer.cli import row_files
-from gossamer.io import picture_batches
+from gossamer.io import output_files, picture_batches
 from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
 from tests.cli.picture_folders import (
     BROKEN,
@@ -89,7 +88,7 @@ def test_parquet(tiny, folder, tmp_path, monkeypatch):
         assert line["file"] == document["file"] and line["error"] == document.get("error")
         if "classes" in document:
             assert line["probability_1"] == document["classes"][0]["probability"]
-    monkeypatch.setattr(row_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(output_files, "find_spec", lambda name: None)
     line = fails(2, *command_of(tiny, folder, "-o", tmp_path / "none.parquet"))
     assert "needs pyarrow: pip install '.[tables]' in gossamer's checkout" in line
     assert not (tmp_path / "none.parquet").exists()
