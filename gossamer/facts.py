@@ -3,12 +3,15 @@
 The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
 multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd
 convolution: the results of such an algorithm may differ by up to its tolerance.
+
+Facts also tell which lower precisions leave all results unchanged: products are accumulated in
+float32 in every precision, so these are the precisions that represent all operands exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -471,3 +474,48 @@ def are_scaled_signs(weight: np.ndarray) -> bool:
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))
+
+
+_LARGEST_EXACT = 2048
+"""float16 and TF32 represent all integers up to this magnitude exactly."""
+BYTES, NARROW = integers(-255, 255), integers(-_LARGEST_EXACT, _LARGEST_EXACT)
+"""BYTES: the possible differences of two 8-bit integers that are both signed or both unsigned.
+NARROW: the integers that float16 and TF32 represent exactly."""
+
+
+def in_float16(facts: ValueFacts) -> bool:
+    """Return whether the values are integers that float16 represents exactly."""
+    return facts.is_integer and facts.largest <= _LARGEST_EXACT
+
+
+def sums_integers(facts: tuple[ValueFacts, ...], weights: ValueFacts) -> bool:
+    """Return whether a layer accumulates products of integers.
+
+    Sums of integers are exact in float32 as long as their magnitudes stay within 2^24.
+
+    facts: the value facts of the layer's run-time inputs.
+    weights: the value facts of the layer's weights.
+    """
+    return bool(facts) and facts[0].is_integer and weights.is_integer
+
+
+def precision_of_products(facts: tuple[ValueFacts, ...], weights: ValueFacts,
+                          result: ValueFacts) -> str:
+    """Return the lowest precision that does not change the results of an op with products.
+
+    facts: the value facts of the layer's run-time inputs.
+    weights: the value facts of the layer's weights.
+    result: the value facts of the layer's output.
+    """
+    if not facts or not in_float16(facts[0]) or not in_float16(weights):
+        return "fp32"
+    return "fp16" if all(map(in_float16, (*facts, result))) else "tf32"
+
+
+def precision_of_values(facts: Iterable[ValueFacts]) -> str:
+    """Return the lowest precision that does not change the results of an op without products.
+
+    facts: the value facts of all values that the op reads or writes.
+    """
+    known = list(facts)
+    return "fp16" if known and all(map(in_float16, known)) else "fp32"

@@ -14,9 +14,8 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.jobs import Job
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, identity
-from gossamer.facts import REAL, ValueFacts
+from gossamer.facts import REAL, ValueFacts, in_float16
 from gossamer.hashed_once import HashedOnce
-from gossamer.ops.exactness import in_float16
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, held

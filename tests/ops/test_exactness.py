@@ -9,13 +9,21 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.expression import apply, identity
-from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
+from gossamer.facts import (
+    BYTES,
+    NARROW,
+    PLUS_MINUS_ONE,
+    REAL,
+    TERNARY,
+    ValueFacts,
+    in_float16,
+    integers,
+)
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES, NARROW, in_float16
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo

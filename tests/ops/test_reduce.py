@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.ops.exactness import BYTES
+from gossamer.facts import BYTES
 from gossamer.ops.reduce import TreeReduce
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import default_spec

@@ -69,7 +69,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
     _rewrite(nest_concatenations, graph)
-    if (merge_joined_convolutions(graph, shapes, chooses_by_weights=chooses_by_weights)
+    if (_rewrite(merge_joined_convolutions, graph, shapes, chooses_by_weights=chooses_by_weights)
             | _rewrite(move_above_concatenations, graph, shapes)):
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
@@ -108,6 +108,7 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     move_channels_first: {"transpose"},
     choose_channels_by_weights: {"gather"},
     nest_concatenations: {"concat"},
+    merge_joined_convolutions: {"concat"},
     move_above_concatenations: {"concat"},
     fold_batch_norms: {"batch_norm"},
     expand_batch_norms: {"batch_norm"},
@@ -122,7 +123,8 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
 graph has none of them."""
 
 
-def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch) -> bool:
+def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch,
+             **options: bool) -> bool:
     """Run a pass if the graph has one of the ops or functions that the pass needs.
 
     Returns whether the pass reports that it changed the graph.
@@ -130,7 +132,8 @@ def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: Shape
     kinds = {node.op for node in graph.nodes} | {
         step.function for node in graph.nodes if node.op == "elementwise"
         for step in node.attributes["expression"].steps}
-    return not kinds.isdisjoint(_NEEDED[rewriting]) and bool(rewriting(graph, *shapes))
+    return not kinds.isdisjoint(_NEEDED[rewriting]) and bool(
+        rewriting(graph, *shapes, **options))
 
 
 def _copy(graph: Graph) -> Graph:

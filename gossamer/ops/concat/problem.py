@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.facts import ValueFacts
+from gossamer.facts import ValueFacts, precision_of_values
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import TensorSpec, default_spec
 
 

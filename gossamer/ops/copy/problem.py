@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.facts import ValueFacts
-from gossamer.ops.exactness import precision_of_values
+from gossamer.facts import ValueFacts, precision_of_values
 from gossamer.ops.op import UnaryProblem
 from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 

@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from gossamer.expression import DISCONTINUOUS, ROUNDINGS, Expression, identity
-from gossamer.facts import REAL, ValueFacts
+from gossamer.facts import REAL, ValueFacts, precision_of_values
 from gossamer.ops.algorithm import Problem, Variant
-from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import Format, TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")

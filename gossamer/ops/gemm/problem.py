@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.facts import REAL, ValueFacts
+from gossamer.facts import REAL, ValueFacts, precision_of_products, sums_integers
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs, operand_arrays
-from gossamer.ops.exactness import precision_of_products, sums_integers
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -50,11 +49,11 @@ class GemmProblem(Problem):
 
     @property
     def sums_integers(self) -> bool:
-        return sums_integers(self.facts, self.weights_info)
+        return sums_integers(self.facts, self.weights_info.facts)
 
     @property
     def exact_precision(self) -> str:
-        return precision_of_products(self.facts, self.weights_info, self.result)
+        return precision_of_products(self.facts, self.weights_info.facts, self.result)
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

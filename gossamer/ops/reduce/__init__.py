@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
+from gossamer.facts import in_float16
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.exactness import in_float16
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
 from gossamer.ops.reduce.host_direct import HostDirectReduce

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.facts import ValueFacts
-from gossamer.ops.exactness import precision_of_values
+from gossamer.facts import ValueFacts, precision_of_values
 from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec, default_spec
 

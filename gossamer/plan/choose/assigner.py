@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.errors import GossamerError, UnsupportedError
-from gossamer.facts import REAL
-from gossamer.ops.exactness import in_float16
+from gossamer.facts import REAL, in_float16
 from gossamer.ops.host_threads import ONE, THREADS
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, fastest, why_not_others

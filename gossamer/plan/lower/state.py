@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from gossamer.expression import Composer, Expression, ExpressionStep, apply, identity
-from gossamer.facts import REAL, ValueFacts, are_scaled_signs
+from gossamer.facts import BYTES, NARROW, REAL, ValueFacts, are_scaled_signs
 from gossamer.model.graph import Node, StaticGraph, names_of, unused_name
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES, NARROW
 from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.ops.weights import WeightsInfo, WeightsStore
 from gossamer.plan.program import Layer

@@ -52,7 +52,8 @@ def _optimised(graph: Graph, flags: Mapping[str, bool], monkeypatch: pytest.Monk
                all_passes: bool) -> str:
     with monkeypatch.context() as patch:
         if all_passes:
-            patch.setattr(passes, "_rewrite", lambda rewriting, *given: bool(rewriting(*given)))
+            patch.setattr(passes, "_rewrite", lambda rewriting, *given, **options: bool(
+                rewriting(*given, **options)))
         try:
             better = optimise(graph, **flags)
         except GossamerError as error:

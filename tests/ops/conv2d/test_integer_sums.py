@@ -10,10 +10,9 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.facts import integers
+from gossamer.facts import BYTES, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.exactness import BYTES
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsInfo

@@ -12,11 +12,10 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.facts import integers
+from gossamer.facts import BYTES, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.registry import OPS

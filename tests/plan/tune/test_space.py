@@ -13,12 +13,11 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import apply
-from gossamer.facts import ValueFacts
+from gossamer.facts import BYTES, ValueFacts
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.fused import FusedElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.tune.space import Space
