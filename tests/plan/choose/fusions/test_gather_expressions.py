@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-import gossamer
-from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.fusion import find_fusions, recognising
 from gossamer.plan.lower.rules import lower
-from tests.model.executor import execute
 from tests.model.graph_builder import Builder
-from tests.tolerances import normalised_error, tolerance
+from tests.plan.choose.fusions.test_row_expressions import check_plan
 
 
 def gathers_of(graph: Graph, batch: int = 2) -> list[list[str]]:
@@ -41,12 +36,7 @@ def test_slices_with_arithmetic_and_a_concatenation_are_one() -> None:
 
 
 def test_a_plan_with_gather_expressions_computes_the_network() -> None:
-    graph = _gated().graph
-    plan = gossamer.compile(graph, find("opencl:0").name, only="gather_expression")
-    x = np.random.default_rng(3).standard_normal((2, 4, 5, 5)).astype(np.float32)
-    expected = execute(resolve(graph, 2), {"x": x})["y"]
-    assert normalised_error(plan(x), expected) <= tolerance("network")
-    assert [row["algorithm"] for row in plan.report(2).rows].count("gather_expression") == 1
+    check_plan(_gated().graph, "gather_expression")
 
 
 def test_values_that_others_read_are_written() -> None:
