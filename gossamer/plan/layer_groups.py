@@ -118,23 +118,18 @@ def gather_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
     layers, and all layers before it whose results only the group reads. Another group ends before
     the moves at the end, which the next fusion may take.
     """
-    def may_end(index: int) -> bool:
-        (result,) = layers[index].outputs
-        following = readers.get(result, ())
-        return result in outputs or len(following) != 1 or not may_gather(
-            layers[following[0]].problem)
-
+    fitting = [may_gather(layer.problem) for layer in layers]
     for index, layer in enumerate(layers):
-        if not may_gather(layer.problem) or not may_end(index):
+        following = readers.get(layer.outputs[0], ())
+        if not fitting[index] or (layer.outputs[0] not in outputs and len(following) == 1
+                                  and fitting[following[0]]):
             continue
-        ends = [index]
-        while moves(layers[ends[-1]].problem) and (
-                before := producers.get(layers[ends[-1]].inputs[0])) is not None and (
-                may_gather(layers[before].problem)):
-            ends.append(before)
-        for end in dict.fromkeys((ends[0], ends[-1])):
-            group = _preceding(layers, readers, producers, {end}, outputs,
-                               lambda index: may_gather(layers[index].problem))
+        last = index
+        while moves(layers[last].problem) and (
+                before := producers.get(layers[last].inputs[0])) is not None and fitting[before]:
+            last = before
+        for end in dict.fromkeys((index, last)):
+            group = _preceding(layers, readers, producers, {end}, outputs, fitting.__getitem__)
             if group:
                 yield tuple(sorted(group | {end}))
 

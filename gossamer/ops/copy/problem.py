@@ -91,15 +91,19 @@ class CopyProblem(UnaryProblem):
         return replace(self, input=self.input.first(count), output=self.output.first(count))
 
     @property
-    def is_free_of_layout(self) -> bool:
-        """Whether both specs have the default format, so that the copy may use any layout."""
-        return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
-                   for spec in (self.input, self.output))
+    def is_free_of_format(self) -> bool:
+        """Whether the copy only moves elements, so that it may use any layout.
+
+        Both specs then have the default format of the same dtype.
+        """
+        return not self.converts and all(
+            not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
+            for spec in (self.input, self.output))
 
     def then(self, other: CopyProblem) -> CopyProblem:
         """Return one copy in place of this copy and a copy of its output.
 
-        Both are free of layout.
+        Both are free of format.
         """
         starts = list(self.starts)
         for dim, step, start in zip(self.dims, self.steps, other.starts, strict=True):

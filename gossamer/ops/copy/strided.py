@@ -189,7 +189,7 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
     format. All other copies have a variant for each layout and precision. A transpose of images
     also has variants that keep the order of the elements in memory.
     """
-    if problem.converts or not problem.is_free_of_layout:
+    if not problem.is_free_of_format:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
     variants = layout_variants(problem) + _unmoved_variants(problem)

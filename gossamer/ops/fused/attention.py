@@ -131,14 +131,14 @@ def attention_of(problem: FusionProblem, inputs: Sequence[TensorSpec],
     if scores is None or second is None:
         return None
     first, factor, biases = scores
+    product, place = second
     q, k = (_operand(problem, first, number, inputs) for number in (0, 1))
-    v = _operand(problem, second[0], 1 - second[1], inputs)
-    out = _view_of_result(problem, second[0], outputs[0])
+    v = _operand(problem, product, 1 - place, inputs)
+    out = _view_of_result(problem, product, outputs[0])
     if q is None or k is None or v is None or out is None or v[2] != 1:
         return None
-    values = v[1].transposed() if second[1] else v[1]
-    out = out.transposed() if second[1] else out
-    views = [q[1], k[1].transposed(), values, out, *(bias.view for bias in biases)]
+    ends = [view.transposed() if place else view for view in (v[1], out)]
+    views = [q[1], k[1].transposed(), *ends, *(bias.view for bias in biases)]
     sizes = common_sizes([[size for loops in view.dims[:-2] for size, _ in loops]
                           for view in views])
     if sizes is None or len({math.prod(view.shape[:-2]) for view in views}) > 1:

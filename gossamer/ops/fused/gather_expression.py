@@ -124,7 +124,7 @@ def may_gather(part: Problem) -> bool:
     if isinstance(part, ElementwiseProblem):
         return part.is_continuous
     if isinstance(part, CopyProblem):
-        return part.is_free_of_layout and not part.converts
+        return part.is_free_of_format
     if isinstance(part, PadProblem):
         return part.mode == "constant"
     if isinstance(part, GatherProblem):
@@ -280,8 +280,7 @@ class _Generator:
         remaining = iter(sources)
         arguments = []
         for number, spec in enumerate(part.operands):
-            own = tuple("0" if size == 1 else at for size, at in zip(
-                spec.shape, place[len(place) - len(spec.shape):], strict=True))
+            own = _broadcast(spec.shape, place[len(place) - len(spec.shape):])
             if number in part.constants:
                 name = f"{index}.operand{number}"
                 pointer = self._constant(name, "float", partial(_in_rows, name))
@@ -332,8 +331,7 @@ class _Generator:
                 scope: _Scope) -> tuple[str, ...]:
         """Return the place from which a gather takes an element."""
         rank = len(part.indices.shape)
-        own = tuple("0" if size == 1 else at for size, at in zip(
-            part.indices.shape, place[part.axis:part.axis + rank], strict=True))
+        own = _broadcast(part.indices.shape, place[part.axis:part.axis + rank])
         name = f"{index}.operand1"
         pointer = self._constant(name, "int", partial(_indices, name, part.data.shape[part.axis]))
         chosen = self._loaded(pointer, part.indices, dense_strides(part.indices.shape), own, count,
@@ -388,6 +386,11 @@ class _Generator:
 
     def _short(self, text: str, scope: _Scope) -> str:
         return text if text.isalnum() else self._declared("int", text, scope)
+
+
+def _broadcast(shape: Sequence[int], place: Sequence[str]) -> tuple[str, ...]:
+    """Return the place in an operand that is broadcast to a result."""
+    return tuple("0" if size == 1 else at for size, at in zip(shape, place, strict=True))
 
 
 def _sum(terms: Sequence[tuple[int, str]], start: int = 0) -> str:

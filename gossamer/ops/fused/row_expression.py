@@ -101,9 +101,10 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     """Return a fusion as a row expression.
 
     The operands are the fusion's inputs and constants. Returns None if the parts are no row
-    expression: reductions of float32 tensors with equal numbers of elements over the same
-    dimensions; reshapes and expansions; and element-wise arithmetic, continuous but for roundings
-    to fewer bits, on tensors that have the shape of the whole tensor or of the reductions' results.
+    expression: reductions, softmaxes and layer norms of float32 tensors with equal numbers of
+    elements over the same dimensions; reshapes and expansions; and element-wise arithmetic,
+    continuous but for roundings to fewer bits, on tensors that have the shape of the whole tensor
+    or of the reductions' results.
     """
     if len(problem.exits) != 1 or not all(map(may_belong, problem.parts)):
         return None
@@ -239,12 +240,12 @@ class _Composition:
 
     def _reduced_value(self, index: int, part: ReduceProblem) -> _Known:
         known = self._source(self._problem.sources[index][0], None)
-        self._reduce(known, (dim for axis in part.axes for dim in known.axes[axis]))
+        self._reduce_along(known, (dim for axis in part.axes for dim in known.axes[axis]))
         axes = tuple(() if axis in part.axes else own for axis, own in enumerate(known.axes)
                      if part.keepdims or axis not in part.axes)
         return _Known(self._total(part.kind, known.value), axes)
 
-    def _reduce(self, known: _Known, dims: Iterable[int]) -> None:
+    def _reduce_along(self, known: _Known, dims: Iterable[int]) -> None:
         """Raise _NoRowExpressionError unless a value may be reduced along dimensions."""
         dims = frozenset(dims)
         if self._reduced is None:
@@ -265,7 +266,7 @@ class _Composition:
         own = _EXPRESSIONS[part.op](part)
         known = self._source(self._problem.sources[index][0], None)
         dims_of = {dim: known.axes[axis] for axis, dims in enumerate(own.target) for dim in dims}
-        self._reduce(known, (each for dim in own.reduced for each in dims_of.get(dim, ())))
+        self._reduce_along(known, (each for dim in own.reduced for each in dims_of.get(dim, ())))
         values = [known.value, *(self._operand(RowOperand(
             tuple(tuple(each for dim in axis for each in dims_of[dim]) for axis in operand.axes),
             f"{index}.{operand.name}")) for operand in own.operands[1:])]

@@ -186,8 +186,7 @@ def view_of(problem: FusionProblem, source: Source,
 def moves(part: Problem) -> bool:
     """Return whether a problem only moves numbers, or multiplies them all by one number."""
     if isinstance(part, CopyProblem):
-        return part.is_free_of_layout and not part.converts and min(
-            part.steps, default=0) >= 0
+        return part.is_free_of_format and min(part.steps, default=0) >= 0
     if isinstance(part, ElementwiseProblem):
         if len(part.operands) != 1 or part.formats or part.dtypes != ("float32",) or (
                 part.operands[0].dtype != "float32"):

@@ -203,7 +203,7 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
     """Add the nodes of a copy: at most a slice, a transpose, a reshape and a broadcast."""
-    if not problem.is_free_of_layout or problem.converts:
+    if not problem.is_free_of_format:
         raise UnsupportedError("a change of format has no ONNX equivalent")
     walked = [dim for dim in problem.dims if dim is not None]
     if len(set(walked)) < len(walked):

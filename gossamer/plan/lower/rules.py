@@ -101,8 +101,7 @@ def _with_joined_copies(layers: Sequence[Layer], outputs: Collection[str]) -> li
     stay as they are, because a slice of their channels may be read where it is.
     """
     copies = {layer.outputs[0]: layer for layer in layers
-              if isinstance(layer.problem, CopyProblem) and layer.problem.is_free_of_layout
-              and not layer.problem.converts}
+              if isinstance(layer.problem, CopyProblem) and layer.problem.is_free_of_format}
     read = {name for layer in layers if layer.outputs[0] not in copies for name in layer.inputs}
     passed = {name for layer in copies.values() for name in layer.inputs
               if name in copies and name not in read and name not in outputs
