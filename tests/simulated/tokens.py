@@ -114,7 +114,9 @@ class Tokens(Network):
             start, step = self.pick(0, 1), self.pick(1, 1, 2)
             if self.chance(0.15):
                 return self.slice(x, axis, shape[axis] - 1, -1, -step)
-            return self.slice(x, axis, start, shape[axis], step)
+            # no slice may have a length that stands for the batch
+            return self.slice(x, axis, start, shape[axis], step) if (
+                len(range(start, shape[axis], step)) % BATCH) else x
         if kind == "unit" and len(shape) < 6:
             return self.reshape(x, (*shape[:axis], 1, *shape[axis:]))
         if kind == "expand" and shape[axis] == 1:
