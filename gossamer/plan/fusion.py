@@ -83,7 +83,7 @@ def _fusion(layers: Sequence[Layer], readers: dict[str, list[int]], indices: tup
 
 def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
                      producers: dict[str, int], outputs: Collection[str]) -> list[Layer]:
-    """Return the fusions that are row expressions, at most one for each reduction.
+    """Return the fusions that are row expressions, which end in one layer for each reduction.
 
     Of the layers that may follow a reduction in its row expression, as many are taken as form one.
     """
@@ -92,11 +92,13 @@ def _row_expressions(layers: Sequence[Layer], readers: dict[str, list[int]],
     for start, layer in enumerate(layers):
         if layer.op not in REDUCTIONS or start in covered:
             continue
-        for indices in row_groups(layers, readers, producers, start, outputs, covered):
-            fusion = _fusion(layers, readers, indices, outputs)
-            if fusion is not None and recognising(fusion):
-                fusions.append(fusion)
-                covered.update(indices)
+        for groups in row_groups(layers, readers, producers, start, outputs, covered):
+            found = [(fusion, indices) for indices in groups
+                     if (fusion := _fusion(layers, readers, indices, outputs)) is not None
+                     and recognising(fusion)]
+            if found:
+                fusions += [fusion for fusion, _ in found]
+                covered.update(found[0][1])
                 break
     return fusions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gossamer.ops.fused.gather_expression import may_gather
-from gossamer.ops.fused.row_expression import REDUCTIONS, may_belong
+from gossamer.ops.fused.row_expression import REDUCTIONS, is_gathering, may_belong
 from gossamer.ops.fused.views import moves, reorders
 from gossamer.plan.program import Layer
 
@@ -15,12 +15,13 @@ _FARTHEST = 100
 
 def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
                producers: Mapping[str, int], start: int, outputs: Collection[str],
-               taken: Collection[int] = ()) -> Iterator[tuple[int, ...]]:
+               taken: Collection[int] = ()) -> Iterator[Sequence[tuple[int, ...]]]:
     """Yield groups of layers that may form a row expression, the largest first.
 
     A group is a tuple of indices in ascending order. Each group has the reduction, layers that
     depend on it, and layers whose results only the group reads. Only the result of the group's last
-    dependent layer is read outside of the group.
+    dependent layer is read outside of the group. Groups that differ in the copies of their inputs
+    are yielded together: reading through a copy may take longer than the copy.
 
     readers: for each value, the indices of the layers that read it.
     producers: for each value that a layer computes, the index of the layer.
@@ -28,6 +29,13 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
     outputs: names of the network's outputs.
     taken: indices of layers that precede the reduction and belong to other groups.
     """
+    def may_be_read(index: int) -> bool:
+        return (index not in taken and layers[index].op not in REDUCTIONS
+                and may_belong(layers[index].problem))
+
+    def may_be_computed(index: int) -> bool:
+        return may_be_read(index) and not is_gathering(layers[index].problem)
+
     following = _following(layers, readers, start)
     for last in sorted(following, reverse=True):
         group = _ancestors(layers, producers, following, last)
@@ -37,12 +45,10 @@ def row_groups(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],
         inner = {name for index in group for name in layers[index].outputs} - {result}
         if inner.isdisjoint(outputs) and all(
                 group.issuperset(readers.get(name, ())) for name in inner):
-            group |= _preceding(
-                layers, readers, producers, group, outputs,
-                lambda index: (index not in taken and layers[index].op not in REDUCTIONS
-                               and may_belong(layers[index].problem)))
-            if len(group) > 1:
-                yield tuple(sorted(group))
+            groups = [group | _preceding(layers, readers, producers, group, outputs, may_precede)
+                      for may_precede in (may_be_read, may_be_computed)]
+            yield [tuple(sorted(group)) for group in dict.fromkeys(map(frozenset, groups))
+                   if len(group) > 1]
 
 
 def _following(layers: Sequence[Layer], readers: Mapping[str, Sequence[int]],

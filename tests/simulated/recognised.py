@@ -79,13 +79,12 @@ def row_expression(problem: FusionProblem, variant: Variant, inputs: Sequence[np
     for operand in found.operands:
         if operand.name:
             memory = weights[operand.name].ravel()
-            strides = dense_strides([int(np.prod([found.sizes[dim] for dim in axis]))
-                                     for axis in operand.axes])
+            strides, first = found.strides(operand.axes, dense_strides(
+                [int(np.prod([found.sizes[dim] for dim in axis])) for axis in operand.axes])), 0
         else:
-            spec = variant.inputs[operand.number]
-            memory, strides = stored(inputs[operand.number], spec), spec.strides
-        operands.append(seen(memory.astype(np.float64), found.sizes,
-                             found.strides(operand.axes, strides)))
+            memory = stored(inputs[operand.number], variant.inputs[operand.number])
+            strides, first = found.place(operand, variant.inputs)
+        operands.append(seen(memory.astype(np.float64), found.sizes, strides, first))
     totals: list[np.ndarray] = []
     for phase in found.phases:
         (value,) = phase.expression.evaluate(*(

@@ -27,7 +27,7 @@ from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
-from gossamer.ops.fused.views import View, linear, reorders, view_of
+from gossamer.ops.fused.views import linear, reorders, view_of
 from gossamer.ops.gpu import (
     COPIED,
     LaunchWork,
@@ -39,6 +39,7 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.strided import common_sizes, layout_variants
+from gossamer.ops.view import View
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, rounded_up
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -21,6 +21,7 @@ from gossamer.ops.copy.problem import CopyProblem, expand, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
+from gossamer.ops.fused.views import move_of, moves
 from gossamer.ops.layer_norm import OnePassLayerNorm
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.rows.config import GROUP
@@ -34,6 +35,7 @@ from gossamer.ops.rows.expression import (
 from gossamer.ops.rows.kernel import row_launches, row_variants
 from gossamer.ops.softmax import OnePassSoftmax
 from gossamer.ops.strided import cannot_compile, common_sizes, layout_variants
+from gossamer.ops.view import Move, View
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -79,9 +81,11 @@ class RowExpressionFusion(FusionAlgorithm):
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterable[Variant]:
-        variants = layout_variants(problem)
+        expression = _expression(problem)
+        variants = [variant for variant in layout_variants(problem)
+                    if _has_places(expression, variant.inputs)]
         variants += [variant.as_fp16 for variant in variants]
-        return row_variants(_expression(problem), variants, device)
+        return row_variants(expression, variants, device)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -100,11 +104,12 @@ def _expression(problem: FusionProblem) -> RowExpression:
 def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     """Return a fusion as a row expression.
 
-    The operands are the fusion's inputs and constants. Returns None if the parts are no row
-    expression: reductions, softmaxes and layer norms of float32 tensors with equal numbers of
-    elements over the same dimensions; reshapes and expansions; and element-wise arithmetic,
-    continuous but for roundings to fewer bits, on tensors that have the shape of the whole tensor
-    or of the reductions' results.
+    The operands are the fusion's inputs, or slices and transpositions of them, and constants.
+    Returns None if the parts are no row expression: reductions, softmaxes and layer norms of
+    float32 tensors with equal numbers of elements over the same dimensions; reshapes and
+    expansions; and element-wise arithmetic, continuous but for roundings to fewer bits, on tensors
+    that have the shape of the whole tensor or of the reductions' results. The result may be
+    transposed.
     """
     if len(problem.exits) != 1 or not all(map(may_belong, problem.parts)):
         return None
@@ -112,16 +117,53 @@ def row_expression_of(problem: FusionProblem) -> RowExpression | None:
     if len(whole) != 1 or max(whole) < 2:
         return None
     (size,) = whole
-    sizes = common_sizes([
-        spec.shape for part, sources in zip(problem.parts, problem.sources, strict=True)
-        for spec in _in_order(part, sources) if spec.size == size])
+    moved = _moved_entries(problem)
+    computed = [index for index in range(len(problem.parts)) if (index, 0) not in moved]
+    shapes: list[Sequence[int]] = [
+        spec.shape for index in computed for spec in _in_order(problem.parts[index])]
+    read = {source for index in computed for source in problem.sources[index]}
+    for source, (number, path) in moved.items():
+        view = View.of(problem.inputs[number]).moved(path) if path and source in read else None
+        if view is not None:
+            # a dimension that several loops over memory visit is divided into these
+            shapes.append([size for loops in view.dims for size, _ in loops])
+    sizes = common_sizes([shape for shape in shapes if math.prod(shape) == size])
     if sizes is None:
         return None
     try:
-        expression = _Composition(problem, sizes).composed()
+        expression = _Composition(problem, sizes, moved).composed()
     except _NoRowExpressionError:
         return None
-    return expression if _fits(expression) else None
+    return expression if _fits(expression) and _has_places(expression, problem.inputs) else None
+
+
+def _moved_entries(problem: FusionProblem) -> dict[Source, tuple[int, tuple[Move, ...]]]:
+    """Return the entries, and the values that are copies of them and reshapes around copies.
+
+    The result has the number of the entry and the copies and reshapes.
+    """
+    found: dict[Source, tuple[int, tuple[Move, ...]]] = {
+        entry: (entry[1], ()) for entry in problem.entries}
+    copied = {problem.sources[index][0] for index, part in enumerate(problem.parts)
+              if is_gathering(part)}
+    for index, part in enumerate(problem.parts):
+        number, path = found.get(problem.sources[index][0], (-1, ()))
+        is_moved = is_gathering(part) or (
+            isinstance(part, ReshapeProblem) and (path or (index, 0) in copied))
+        if number >= 0 and is_moved:
+            found[index, 0] = number, (*path, move_of(part))
+    return found
+
+
+def _has_places(expression: RowExpression, inputs: Sequence[TensorSpec]) -> bool:
+    """Return whether nests of loops visit the inputs in these formats."""
+    try:
+        for operand in expression.operands:
+            if not operand.name:
+                expression.place(operand, inputs)
+    except ValueError:
+        return False
+    return True
 
 
 def may_belong(part: Problem) -> bool:
@@ -131,8 +173,13 @@ def may_belong(part: Problem) -> bool:
     if isinstance(part, ElementwiseProblem):
         return part.is_continuous
     if isinstance(part, CopyProblem):
-        return _is_expansion(part) or _is_transposition(part)
+        return _is_expansion(part) or is_gathering(part)
     return part.op in REDUCTIONS or isinstance(part, ReshapeProblem)
+
+
+def is_gathering(part: Problem) -> bool:
+    """Return whether a part is a copy through which an entry of a row expression may be read."""
+    return isinstance(part, CopyProblem) and not _is_expansion(part) and moves(part)
 
 
 def _is_expansion(part: CopyProblem) -> bool:
@@ -159,14 +206,13 @@ def _fits(expression: RowExpression) -> bool:
                 for number in expression.phases[-1].reads)))
 
 
-def _in_order(part: Problem, sources: Sequence[Source]) -> list[TensorSpec]:
+def _in_order(part: Problem) -> list[TensorSpec]:
     """Return the specs of the tensors of a part whose elements are in the reductions' order.
 
-    An entry may be transposed before it is reduced, and the result of the fusion may be transposed.
+    The result of the fusion may be transposed.
     """
-    if isinstance(part, CopyProblem) and _is_transposition(part):
-        return [part.output if sources[0][0] < 0 else part.input]
-    return [*part.inputs, *part.outputs]
+    return ([part.input] if isinstance(part, CopyProblem) and _is_transposition(part)
+            else [*part.inputs, *part.outputs])
 
 
 class _NoRowExpressionError(Exception):
@@ -185,10 +231,12 @@ class _Composition:
     """Composes a row expression of the parts of a fusion.
 
     sizes: sizes of the dimensions of the whole tensor.
+    moved: entries, and values that are copies of them.
     """
 
-    def __init__(self, problem: FusionProblem, sizes: tuple[int, ...]) -> None:
-        self._problem, self._sizes = problem, sizes
+    def __init__(self, problem: FusionProblem, sizes: tuple[int, ...],
+                 moved: Mapping[Source, tuple[int, tuple[Move, ...]]]) -> None:
+        self._problem, self._sizes, self._moved = problem, sizes, moved
         self._dims = tuple(range(len(sizes)))
         self._composer = Composer()
         self._values: dict[Source, _Known] = {}
@@ -200,6 +248,8 @@ class _Composition:
     def composed(self) -> RowExpression:
         """Return the row expression; raise _NoRowExpressionError if the parts are none."""
         for index, part in enumerate(self._problem.parts):
+            if (index, 0) in self._moved:
+                continue
             if isinstance(part, ReduceProblem):
                 known = self._reduced_value(index, part)
             elif part.op in _EXPRESSIONS:
@@ -209,6 +259,8 @@ class _Composition:
             else:
                 known = self._reshaped(index, part)
             self._values[index, 0] = known
+        if self._problem.exits[0] not in self._values:
+            raise _NoRowExpressionError
         result = self._values[self._problem.exits[0]]
         self._add_phase("", result.value)
         assert self._reduced is not None  # a part is a reduction
@@ -231,12 +283,14 @@ class _Composition:
     def _source(self, source: Source, axes: Axes | None) -> _Known:
         """Return the value of a source.
 
-        axes: the dimensions of the axes of an entry; None if the entry has all elements.
+        axes: the dimensions of the axes of an entry or of a copy of it; None if it has all
+        elements.
         """
         if source in self._values:
             return self._values[source]
         axes = self._whole(self._problem.spec(source).shape) if axes is None else axes
-        return _Known(self._operand(RowOperand(axes, number=source[1])), axes)
+        number, path = self._moved[source]
+        return _Known(self._operand(RowOperand(axes, number=number, path=path)), axes)
 
     def _reduced_value(self, index: int, part: ReduceProblem) -> _Known:
         known = self._source(self._problem.sources[index][0], None)
@@ -323,18 +377,14 @@ class _Composition:
             dims = [dim for axis in known.axes for dim in axis]
             return _Known(known.value, _found(split_axes(part.outputs[0].shape, dims,
                                                          self._sizes)))
-        if not _is_transposition(part):
+        if _is_expansion(part):
             known, axes = self._source(source, None), self._whole(part.output.shape)
             _check_broadcast(known.axes, axes)
             return _Known(known.value, axes)
-        permutation = [dim or 0 for dim in part.dims]
-        if source in self._values:
-            known = self._values[source]
-            return _Known(known.value, tuple(known.axes[dim] for dim in permutation))
-        axes = self._whole(part.output.shape)
-        known = self._source(source, tuple(
-            axes[permutation.index(dim)] for dim in range(len(permutation))))
-        return _Known(known.value, axes)
+        if not _is_transposition(part):
+            raise _NoRowExpressionError
+        known = self._values[source]
+        return _Known(known.value, tuple(known.axes[dim or 0] for dim in part.dims))
 
 
 def _found(axes: Axes | None) -> Axes:

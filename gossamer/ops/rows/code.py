@@ -138,6 +138,8 @@ class RowCode:
         names = []
         for tensor, suffix in self._tensors():
             terms = self._terms(nest.row_strides[tensor], "r", suffix, nest.is_wide)
+            if nest.firsts[tensor]:
+                terms.append(self._stride(f"first{suffix}", nest.firsts[tensor]))
             names.append(f"int b{suffix}")
             lines.append(f"b{suffix} = {' + '.join(terms) or '0'};")
         loads = [f"VALUE v{index}[WIDE]; {_EACH_ROW} v{index}[k] = "

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from gossamer.expression import Expression
 from gossamer.hashed_once import HashedOnce
+from gossamer.ops.view import Move, View
 from gossamer.tensor import TensorSpec
 
 Axes = tuple[tuple[int, ...], ...]
@@ -28,11 +29,13 @@ class RowOperand:
 
     name: name of a constant in the weights; empty for a run-time input.
     number: index of the run-time input; 0 for a constant.
+    path: copies and reshapes between the run-time input and the tensor.
     """
 
     axes: Axes
     name: str = ""
     number: int = 0
+    path: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,23 @@ class RowExpression(HashedOnce):
                 stride *= self.sizes[dim]
         return tuple(found)
 
+    def place(self, operand: RowOperand,
+              sources: Sequence[TensorSpec]) -> tuple[tuple[int, ...], int]:
+        """Return the strides along the dimensions, and the first element, of a run-time input.
+
+        sources: specs of the run-time inputs.
+        Raises ValueError if there are no such strides.
+        """
+        spec = sources[operand.number]
+        if not operand.path:
+            return self.strides(operand.axes, spec.strides), 0
+        dims = [dim for axis in operand.axes for dim in axis]
+        view = View.of(spec).moved((*operand.path, tuple(self.sizes[dim] for dim in dims)))
+        if view is None or not view.is_strided:
+            raise ValueError(f"the elements of {spec} are in no nest of loops after {operand.path}")
+        found = dict(zip(dims, view.strides, strict=True))
+        return tuple(found.get(dim, 0) for dim in range(len(self.sizes))), view.offset
+
     def main_strides(self, sources: Sequence[TensorSpec], target: TensorSpec) -> tuple[int, ...]:
         """Return the strides of the tensor by whose memory the dimensions are ordered.
 
@@ -112,12 +132,11 @@ class RowExpression(HashedOnce):
         sources: specs of the run-time inputs.
         target: spec of the result.
         """
-        tensors = [(self.target, target), *(
-            (operand.axes, sources[operand.number]) for operand in self.operands
-            if not operand.name)]
-        axes, spec = next((each for each in tensors if sum(map(len, each[0])) == len(self.sizes)),
-                          tensors[0])
-        return self.strides(axes, spec.strides)
+        if sum(map(len, self.target)) < len(self.sizes):
+            for operand in self.operands:
+                if not operand.name and sum(map(len, operand.axes)) == len(self.sizes):
+                    return self.place(operand, sources)[0]
+        return self.strides(self.target, target.strides)
 
     def split_constant(self, axes: Axes, order: Sequence[int]
                        ) -> tuple[tuple[int, ...], tuple[int, ...]]:

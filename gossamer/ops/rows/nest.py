@@ -18,6 +18,7 @@ class Nest:
     kept, reduced: sizes of the merged loops over the rows and over the elements of a row, outermost
     first.
     row_strides, strides: for each operand and then for the result, the strides along these loops.
+    firsts: for each operand and then for the result, the index of its first element.
     is_wide: whether the elements of a row are not neighbours in memory, but neighbouring rows are.
     vector: number of elements along the innermost dimension in memory that a work-item loads at
     once: 8, 4 or 1.
@@ -28,6 +29,7 @@ class Nest:
     reduced: tuple[int, ...]
     row_strides: tuple[Strides, ...]
     strides: tuple[Strides, ...]
+    firsts: tuple[int, ...]
     is_wide: bool
     vector: int
 
@@ -49,10 +51,10 @@ def nest_of(expression: RowExpression, inputs: Sequence[TensorSpec], output: Ten
     """Return the loops for run-time inputs and an output in certain formats."""
     main = expression.main_strides(inputs, output)
     order = tuple(sorted(range(len(main)), key=lambda dim: -main[dim]))
-    tensors = [_constant_strides(expression, operand.axes, order) if operand.name
-               else expression.strides(operand.axes, inputs[operand.number].strides)
-               for operand in expression.operands]
-    tensors.append(expression.strides(expression.target, output.strides))
+    places = [(_constant_strides(expression, operand.axes, order), 0) if operand.name
+              else expression.place(operand, inputs) for operand in expression.operands]
+    places.append((expression.strides(expression.target, output.strides), 0))
+    tensors, firsts = zip(*places, strict=True)
 
     def merged(dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[Strides, ...]]:
         sizes, walks, _ = merge([expression.sizes[dim] for dim in dims],
@@ -65,8 +67,9 @@ def nest_of(expression: RowExpression, inputs: Sequence[TensorSpec], output: Ten
         reduced, strides = (1,), ((0,),) * len(tensors)
     is_wide = order[-1] not in expression.reduced
     halves = any(spec.dtype == "float16" for spec in inputs)
-    vector = _vector((row_strides, strides), kept[-1] if is_wide else reduced[-1], is_wide, halves)
-    return Nest(order, kept, reduced, row_strides, strides, is_wide, vector)
+    vector = _vector((row_strides, strides), firsts, kept[-1] if is_wide else reduced[-1], is_wide,
+                     halves)
+    return Nest(order, kept, reduced, row_strides, strides, firsts, is_wide, vector)
 
 
 def _constant_strides(expression: RowExpression, axes: Sequence[Sequence[int]],
@@ -77,19 +80,20 @@ def _constant_strides(expression: RowExpression, axes: Sequence[Sequence[int]],
     return tuple(strides.get(dim, 0) for dim in range(len(expression.sizes)))
 
 
-def _vector(strides: tuple[tuple[Strides, ...], ...], inner: int, is_wide: bool,
-            halves: bool) -> int:
+def _vector(strides: tuple[tuple[Strides, ...], ...], firsts: Sequence[int], inner: int,
+            is_wide: bool, halves: bool) -> int:
     """Return the largest number of elements that all tensors can load or store at once.
 
     strides: strides along the kept and along the reduced loops.
+    firsts: index of each tensor's first element.
     inner: size of the innermost loop in memory.
     """
     outer: list[int] = []
     kept, reduced = strides
-    for of_rows, of_elements in zip(kept, reduced, strict=True):
+    for of_rows, of_elements, first in zip(kept, reduced, firsts, strict=True):
         own, others = (of_rows, of_elements) if is_wide else (of_elements, of_rows)
         if own and own[-1] == 1:
-            outer += [*own[:-1], *others]
+            outer += [*own[:-1], *others, first]
     if not outer and not any(own and own[-1] == 1 for own in strides[0 if is_wide else 1]):
         return 1
     return next(size for size in ((8, 4, 1) if halves else (4, 1))

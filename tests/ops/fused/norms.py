@@ -131,3 +131,44 @@ def layer_norm(shape: tuple[int, int, int, int], axes: tuple[int, ...], *,
     x = layers.add(LayerNormProblem(layers.spec(x), axes, 1e-5, centred), x)
     return layers.fusion(layers.transpose(
         layers.compute(operand("x").apply("sigmoid"), x=x), 0, 3, 1, 2))
+
+
+def units_of_slices(batch: int, tokens: int, heads: int, size: int, axis: int) -> FusionProblem:
+    """Return the keys of a product of queries, keys and values, divided by their lengths.
+
+    axis: 2 for lengths along the sizes, 3 along the tokens.
+    """
+    layers = Layers()
+    product = layers.reshape(layers.input((batch, tokens, 3 * heads * size)),
+                             batch, tokens, 3, heads, size)
+    keys = layers.transpose(layers.slice(product, 2, 1, 2), 0, 2, 3, 4, 1)
+    keys = layers.reshape(keys, batch, heads, size, tokens)
+    value = operand("x")
+    total = layers.reduce("sum", layers.compute(value * value, x=keys), (axis,))
+    return layers.fusion(layers.compute(operand("x") / "length", x=keys, length=layers.compute(
+        (operand("t") + 0.1).apply("sqrt"), t=total)))
+
+
+def rms_norm_of_half(batch: int, channels: int, height: int, width: int) -> FusionProblem:
+    """Return the RMS norm over the second half of an image's channels, times the first half."""
+    layers = Layers()
+    x = layers.input((batch, 2 * channels, height, width))
+    first, second = (layers.slice(x, 1, start, start + channels) for start in (0, channels))
+    value = operand("x")
+    total = layers.reduce("mean", layers.compute(value * value, x=second), (1,))
+    length = layers.compute((operand("t") + 0.1).apply("sqrt"), t=total)
+    return layers.fusion(layers.compute(operand("x") * "y" / "length", x=second, y=first,
+                                        length=length))
+
+
+def norm_of_windows(batch: int, windows: int, size: int, channels: int) -> FusionProblem:
+    """Return the layer norm of an image's pixels, which are stored window after window."""
+    layers = Layers()
+    x = layers.input((batch, windows, windows, size, size, channels))
+    x = layers.reshape(layers.transpose(x, 0, 1, 3, 2, 4, 5), batch, windows * size,
+                       windows * size, channels)
+    residual = layers.input((batch, windows * size, windows * size, channels))
+    centred, variance = standardised(layers, x, (3,))
+    deviation = layers.compute((operand("v") + 0.1).apply("sqrt"), v=variance)
+    return layers.fusion(layers.compute(operand("x") / "deviation" + "residual", x=centred,
+                                        deviation=deviation, residual=residual))

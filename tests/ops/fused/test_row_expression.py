@@ -42,6 +42,11 @@ PROBLEMS = {
     "scores": norms.scores((2, 3, 5, 9)),
     "logarithms of scores": norms.scores((2, 3, 5, 9), 1, log=True),
     "layer norm of a sum": norms.layer_norm((2, 4, 5, 12), (3,)),
+    "keys over their lengths": norms.units_of_slices(2, 7, 3, 4, 2),
+    "keys over lengths of tokens": norms.units_of_slices(2, 12, 2, 8, 3),
+    "RMS norm of half the channels": norms.rms_norm_of_half(2, 12, 5, 4),
+    "RMS norm of eight channels": norms.rms_norm_of_half(2, 8, 4, 4),
+    "layer norm of windows": norms.norm_of_windows(1, 2, 3, 12),
     "RMS norm of a sum": norms.layer_norm((2, 4, 5, 6), (2, 3), centred=False),
 }
 LONG = {

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from gossamer.expression import Composer, Expression
 from gossamer.ops.copy.problem import slice_, transpose
-from gossamer.ops.fused.views import SCALAR, View, linear
+from gossamer.ops.fused.views import SCALAR, linear
 from gossamer.ops.strided import common_sizes
+from gossamer.ops.view import View
 from gossamer.tensor import default_spec
 
 
