@@ -31,7 +31,11 @@ from gossamer.model.passes.parallel_convolutions import merge_parallel_convoluti
 from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
 from gossamer.model.passes.reshapes import RESHAPES, move_before_reshapes
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
-from gossamer.model.passes.transpositions import move_channels_first, scale_before_transposing
+from gossamer.model.passes.transpositions import (
+    move_channels_first,
+    scale_before_products,
+    scale_before_transposing,
+)
 
 
 def optimise(graph: Graph, *, channels_first: bool = False,
@@ -59,6 +63,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     merge_equal(graph)
     changed = _rewrite(gather_shuffled_channels, graph, shapes)
     changed |= _rewrite(scale_before_transposing, graph, shapes)
+    changed |= _rewrite(scale_before_products, graph, shapes)
     if channels_first:
         changed |= _rewrite(transpose_images_for_tokens, graph, shapes)
         changed |= _rewrite(move_channels_first, graph, shapes)
@@ -104,6 +109,7 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     drop_expansions: {"expand", "constant_of_shape"},
     gather_shuffled_channels: {"transpose"},
     scale_before_transposing: {"transpose"},
+    scale_before_products: {"matmul"},
     transpose_images_for_tokens: {"transpose"},
     move_channels_first: {"transpose"},
     choose_channels_by_weights: {"gather"},

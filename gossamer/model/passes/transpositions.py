@@ -3,7 +3,8 @@
 Layers of channels-last images between transposes become layers of channels-first images. In memory
 the channels may still be last, because a plan chooses the memory layout of each value. Arithmetic
 between a transpose and a matrix product, such as the scale of the transposed keys in attention,
-moves before the transpose, so that the product can read the untransposed operand itself.
+moves before the transpose, so that the product can read the untransposed operand itself. Factors of
+products move to their operands.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.expression import identity
+from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.infer.resolve import ShapesByBatch, live_nodes
 from gossamer.model.opset.registry import inputs_to_attributes
@@ -235,6 +236,52 @@ def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
         changed = True
     graph.nodes = nodes
     return changed
+
+
+def scale_before_products(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Multiply or divide the first operands of matrix products by factors, instead of the products.
+
+    The factors are constants, one for each product of a batch, such as the scales of the heads in
+    cosine attention (Z. Liu et al., "Swin Transformer V2", CVPR 2022). They are moved if nothing
+    else reads the products, and if the operands are no larger than the products. The scores of the
+    softmax are then a product alone, which attention computes without storing it.
+
+    Returns whether the graph was changed.
+    """
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    users, names = readers(graph), names_of(graph)
+    scaled: dict[int, Node] = {}
+    for node in graph.nodes:
+        factors = [name for name in node.inputs if name in graph.constants]
+        product = makers.get(next((name for name in node.inputs if name not in factors), ""))
+        if product is None or product.op != "matmul" or len(factors) != 1 or (
+                node.op != "elementwise" or node.attributes["expression"] not in (
+                    apply("mul"), *([apply("div")] if node.inputs[1] == factors[0] else []))
+                or len(users[product.outputs[0]]) != 1
+                or not _scales_matrices(graph.constants[factors[0]], product, shapes)):
+            continue
+        value = new_name(names, f"{product.inputs[0]} of {node.outputs[0]}")
+        scaled[id(product)] = replace(
+            node, name=value, outputs=[value], inputs=[
+                name if name in factors else product.inputs[0] for name in node.inputs])
+        product.inputs = [value, *product.inputs[1:]]
+        # the product takes the place of its factors
+        node.op, node.attributes, node.inputs = "identity", {}, [product.outputs[0]]
+    graph.nodes = [each for node in graph.nodes for each in (
+        [scaled[id(node)], node] if id(node) in scaled else [node])]
+    return bool(scaled)
+
+
+def _scales_matrices(factors: np.ndarray, product: Node, shapes: ShapesByBatch) -> bool:
+    """Return whether each product has its own factor, and its first operand no more elements."""
+    results = shapes.shapes(product.outputs[0])
+    operands = shapes.shapes(product.inputs[0])
+    if factors.size == 1 or factors.shape[-2:] != (1, 1) or not np.isfinite(factors).all() or (
+            not results or len(results) != len(operands)):
+        return False
+    return all(operand[-1] <= result[-1]
+               and np.broadcast_shapes(operand, factors.shape) == tuple(operand)
+               for operand, result in zip(operands, results, strict=True))
 
 
 def _all_products(nodes: list[Node]) -> bool:

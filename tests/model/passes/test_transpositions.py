@@ -183,3 +183,28 @@ def test_other_arithmetic_stays_where_it_is(case: str) -> None:
         build.pool(scaled, output="z")
     order = [node.op for node in check(build)]
     assert order.index("transpose") + 1 == order.index("elementwise")
+
+
+@pytest.mark.parametrize("function", ["mul", "div"])
+def test_factors_of_products_scale_their_first_operands(build: Builder, function: str) -> None:
+    scores = build.add("matmul", ["x", turned(build, build.pool("x"), SWAPPED)])
+    build.apply(function, scores, build.constant(CHANNELS, 1, 1, positive=True), output="y")
+    check(build, ["pool", "transpose", "elementwise", "matmul"])
+
+
+@pytest.mark.parametrize("case", [
+    "for each row", "divided by", "another reader", "output", "larger"])
+def test_other_factors_stay_behind_products(case: str) -> None:
+    build = Builder(("y", "z") if case in ("another reader", "output") else ("y",))
+    right = build.constant(1, 1, SIZE, SIZE - 1) if case == "larger" else build.pool("x")
+    scores = build.add("matmul", ["x", right], "z" if case == "output" else "")
+    factors = build.constant(*((SIZE, 1) if case == "for each row" else (CHANNELS, 1, 1)),
+                             positive=True)
+    if case == "divided by":
+        build.apply("div", factors, scores, output="y")
+    else:
+        build.apply("mul", scores, factors, output="y")
+    if case == "another reader":
+        build.pool(scores, output="z")
+    order = [node.op for node in check(build)]
+    assert order.index("matmul") < order.index("elementwise")
