@@ -170,8 +170,11 @@ def _explained(error: Any) -> str:
 
 
 def _value(option: str) -> str:
-    """Return an option's value on the command line; typer's messages omit it."""
-    for index, word in enumerate(sys.argv):
+    """Return an option's value on the command line; typer's messages omit it.
+
+    Of an option that is given more than once, the last value counts.
+    """
+    for index, word in reversed([*enumerate(sys.argv)]):
         if word == option and index + 1 < len(sys.argv):
             return sys.argv[index + 1]
         if word.startswith(f"{option}="):

@@ -113,6 +113,10 @@ def test_short_options() -> None:
     assert succeeds("-V").stdout.startswith("gossamer 0.")
 
 
+def test_the_last_value_of_an_option_counts() -> None:
+    assert "--batch many: " in _script("run", "net", "--batch", "1", "--batch", "many").stderr
+
+
 @pytest.mark.slow
 def test_a_shell_completes_verbs_and_options() -> None:
     def completed(line: str) -> list[str]:
