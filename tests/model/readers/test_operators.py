@@ -4,18 +4,20 @@ gives, or ONNX's reference in NumPy: with inputs at run time, and with inputs th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import gossamer
 from gossamer.errors import GossamerError
-from gossamer.model.graph import StaticGraph
+from gossamer.model.graph import StaticGraph, names_of
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_nodes import FOLDED
 from gossamer.model.readers.onnx.reader import load_onnx
@@ -117,3 +119,22 @@ def test_operators_give_what_onnxruntime_gives(table: str, without_onnxruntime: 
     # ONNX Runtime computes none of opset 6, ONNX's reference none of Microsoft's operators
     assert all((name == "BatchNormalization" and table == "old") or "." in name
                for name in uncompared), uncompared
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_names_that_the_reader_makes_are_not_those_of_the_file(table: str) -> None:
+    taken = []
+    for name, operator in TABLES[table].items():
+        for case, proto in islice(cases(name, operator), 2):
+            with suppress(GossamerError):
+                graph = load_onnx(proto)
+                made = names_of(graph) - {
+                    name for node in proto.graph.node for name in (*node.input, *node.output)}
+                for value in sorted(made):
+                    proto.graph.node.append(helper.make_node("Shape", ["x0"], [value]))
+                    proto.graph.output.append(helper.make_tensor_value_info(value, 7, None))
+                graph = load_onnx(proto)
+                counts = Counter(value for node in graph.nodes for value in node.outputs)
+                counts.update(list(graph.constants))
+                taken += [f"{case}: {value}" for value, count in counts.items() if count > 1]
+    assert not taken

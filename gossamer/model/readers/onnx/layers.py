@@ -286,7 +286,7 @@ def _batch_norm(node: OnnxNode) -> None:
         return
     outputs = [*node.outputs, "", ""][:3]
     for index, role in ((1, "mean"), (2, "variance")):
-        outputs[index] = outputs[index] or f"{outputs[0]}.{role}"
+        outputs[index] = outputs[index] or node.new_name(role)
     node.emit("batch_norm_training", inputs, outputs, epsilon=epsilon, momentum=momentum)
 
 

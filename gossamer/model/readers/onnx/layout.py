@@ -180,9 +180,8 @@ def _arg_first(node: OnnxNode) -> None:
     """
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
-    output = node.outputs[0]
-    indices = output if keeps else f"{output}.place"
-    node.emit("top_k", [node.required(0)], [f"{output}.first", indices], axis=axis, count=(1,),
+    indices = node.outputs[0] if keeps else node.new_name("place")
+    node.emit("top_k", [node.required(0)], [node.new_name("first"), indices], axis=axis, count=(1,),
               largest=node.op == "ArgMax", nan_first=True,
               last=bool(node.attribute("select_last_index", 0)))
     if not keeps:
@@ -200,10 +199,10 @@ def _top_k(node: OnnxNode) -> None:
     else:
         inputs.append(node.required(1))
     node.attribute("sorted")  # if the file allows any order, sorted elements are right too
-    outputs = [name or f"{node.outputs[index - 1]}.{index}"
-               for index, name in enumerate([*node.outputs, ""][:2])]
-    node.emit("top_k", inputs, outputs, axis=node.attribute("axis", -1),
-              largest=bool(node.attribute("largest", 1)), **attributes)
+    values, indices = [*node.outputs, ""][:2]
+    node.emit("top_k", inputs, [values, indices or node.new_name("indices")],
+              axis=node.attribute("axis", -1), largest=bool(node.attribute("largest", 1)),
+              **attributes)
 
 
 def _cum_sum(node: OnnxNode) -> None:

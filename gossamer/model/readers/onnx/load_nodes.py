@@ -86,6 +86,9 @@ class _Loader:
         self._exact = exact
         self._used = Counter(name for node in nodes for name in reads(node))
         self._used.update(info.name for info in graph.outputs)
+        self._names = {name for node in onnx_model.nodes_within(model.graph.node)
+                       for name in (*node.input, *node.output)}.union(
+                           info.name for info in inputs)
         self._available = set(graph.constants) | {info.name for info in inputs}
         self._folder = ConstantFolder(opset, self._used, exact if keeps_float64 else None)
         self._types = FileTypes(model, nodes, exact)
@@ -158,7 +161,7 @@ class _Loader:
 
     def _checked(self, proto: onnx.NodeProto) -> OnnxNode:
         node = OnnxNode(_as_cast(proto, self._types), self._opset, self._graph, self._used,
-                        self._folder.too_large, self._integers)
+                        self._names, self._folder.too_large, self._integers)
         for name in reads(node.proto):
             if name not in self._available:
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
@@ -383,7 +386,9 @@ def _cast_truth_outputs(graph: Graph) -> None:
 
     The cast is needed because nodes of a graph return booleans as numbers.
     """
-    truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
+    names = names_of(graph)
+    truths = {info.name: unused_name(names, f"{info.name}.number")
+              for info in graph.outputs if info.dtype == "bool"}
     if not truths:
         return
     casts = [Node("cast", f"{name}.bool", [truths[name]], [name], {"dtype": "bool"}, node.source)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,13 +190,15 @@ class OnnxNode:
 
     opset: version of ONNX's operators that the file uses.
     used: for each value, the number of nodes that read it, plus 1 for an output of the graph.
+    names: the names of all values of the file.
     too_large: constants that are not computed because of the limit on their size; see
     ConstantFolder.
     integers: the quantised values of the file.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
-                 used: Counter[str], too_large: Mapping[str, int], integers: Integers) -> None:
+                 used: Counter[str], names: Container[str], too_large: Mapping[str, int],
+                 integers: Integers) -> None:
         self.proto = proto
         self.op = proto.op_type
         self.inputs = list(proto.input)
@@ -215,6 +217,7 @@ class OnnxNode:
                 raise self.error(f"attribute {quoted(attribute.name)} is damaged: "
                                  f"{quoted(error)}") from error
         self._used = used
+        self._names = names
         self._too_large = too_large
         self._asked: set[str] = set()
 
@@ -328,11 +331,19 @@ class OnnxNode:
         """Return whether a value is read by this node only, and is not an output of the graph."""
         return self._used[name] == 1
 
+    def new_name(self, role: str, output: str = "") -> str:
+        """Return a name for a value or constant that the file does not have.
+
+        output: the output of the node after which it is named; "" for the first one.
+        """
+        name = f"{output or self.outputs[0]}.{role}"
+        while name in self._names or name in self.graph.constants:
+            name += "_"
+        return name
+
     def add_constant(self, array: np.ndarray, role: str) -> str:
         """Add a constant to the graph and return its name, which ends in `role`."""
-        name = f"{self.outputs[0]}.{role}"
-        while name in self.graph.constants:
-            name += "_"
+        name = self.new_name(role)
         self.graph.constants[name] = np.asarray(array, order="C")
         return name
 
@@ -346,7 +357,7 @@ class OnnxNode:
         of the file's node.
         """
         if isinstance(outputs, str):
-            outputs = [f"{self.outputs[0]}.{outputs}"]
+            outputs = [self.new_name(outputs)]
         elif outputs is None:
             outputs = [name for name in self.outputs if name]
         suffix = "" if self.outputs[0] in outputs else outputs[0].removeprefix(self.outputs[0])

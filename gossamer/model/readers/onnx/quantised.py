@@ -144,7 +144,7 @@ def _selecting(node: OnnxNode, converter: Converter) -> None:
         converter(node)
         return
     node.inputs[0] = known.name
-    node.outputs = [f"{name}.selected" if name else "" for name in outputs]
+    node.outputs = [name and node.new_name("selected", name) for name in outputs]
     converter(node)
     selected, node.outputs = node.outputs, outputs
     for inner, name in zip(selected, outputs, strict=False):
@@ -188,12 +188,12 @@ def _concat(node: OnnxNode) -> None:
     if first is not None and first.scale.size == 1 and all(
             part is not None and part.integers.name and are_same(part.scale, first.scale)
             for part in scaled):
-        parts, output = [part.integers.name for part in scaled if part is not None], node.outputs[0]
-        node.emit("concat", parts, "selected", axis=node.attribute("axis"))
+        parts = [part.integers.name for part in scaled if part is not None]
+        name = node.emit("concat", parts, "selected", axis=node.attribute("axis"))
         bounds = max((part.integers for part in scaled if part is not None),
                      key=lambda part: part.bounds[1] - part.bounds[0])
-        with_scale(node, Scaled(Centred(f"{output}.selected", bounds.zero_point,
-                                                  bounds.dtype), first.scale), output)
+        with_scale(node, Scaled(Centred(name, bounds.zero_point, bounds.dtype), first.scale),
+                   node.outputs[0])
         return
     zero = centred[0]
     if zero is not None and isinstance(zero.zero_point, np.ndarray) and (
@@ -217,13 +217,13 @@ def _averaging(node: OnnxNode, converter: Converter) -> None:
     if scaled is None or not scaled.integers.name or scaled.scale.size != 1:
         converter(node)
         return
-    (output,) = node.outputs
-    node.inputs[0], node.outputs = scaled.integers.name, [f"{output}.average"]
+    (output,), average = node.outputs, node.new_name("average")
+    node.inputs[0], node.outputs = scaled.integers.name, [average]
     converter(node)
     node.outputs = [output]
 
     def times(node: OnnxNode, scale: np.ndarray) -> Value:
-        return Composer().operand(f"{output}.average") * constant(node, scale, "scale")
+        return Composer().operand(average) * constant(node, scale, "scale")
 
     def requantised(quantiser: OnnxNode, to: np.ndarray, zero: np.ndarray, dtype: str) -> Centred:
         return requantise(quantiser, times(quantiser, scaled.scale / to), zero, dtype)
@@ -323,11 +323,11 @@ def _average(node: OnnxNode, op: str) -> None:
     node.only("channels_last", 0)
     x, x_scale, _ = _input(node, 0, "x")
     scale, zero, dtype = _output(node, 3)
-    (output,), inputs = node.outputs, node.inputs
-    node.inputs, node.outputs = [x.name], [f"{output}.average"]
+    (output,), inputs, average = node.outputs, node.inputs, node.new_name("average")
+    node.inputs, node.outputs = [x.name], [average]
     LAYERS[op](node)
     node.inputs, node.outputs = inputs, [output]
-    value = Composer().operand(f"{output}.average") * constant(node, x_scale / scale, "scale")
+    value = Composer().operand(average) * constant(node, x_scale / scale, "scale")
     give(node, requantise(node, value, zero, dtype), output)
 
 
