@@ -52,14 +52,15 @@ class Section:
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """Return the integer of an option.
 
-        Raises ModelError if the option is not an integer, is less than `least`, or is absent
+        Raises ModelError if the option is not an integer from `least` to 2^31 - 1, or is absent
         without a default.
         """
         if key not in self.options and default is not None:
             return default
         text = self._required(key)
         if not re.fullmatch(r"[+-]?\d{1,15}", text) or not least <= int(text) <= _LARGEST:
-            raise self.error(f"{key} is {text!r}, expected a whole number of {least} or more", key)
+            raise self.error(f"{key} is {text!r}, expected a whole number from {least} to "
+                             f"{_LARGEST}", key)
         return int(text)
 
     def flag(self, key: str) -> bool:

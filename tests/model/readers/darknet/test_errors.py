@@ -28,6 +28,12 @@ def test_what_darknet_computes_and_gossamer_does_not_has_a_class_of_its_own(tiny
         gossamer.load(tiny / "net.cfg")
 
 
+def test_numbers_that_are_too_large(tiny: Path) -> None:
+    (tiny / "net.cfg").write_text(TINY.replace("filters=2", f"filters={2**31}"))
+    with pytest.raises(ModelError, match=f"'{2**31}', expected a .* from 1 to {2**31 - 1}"):
+        gossamer.load(tiny / "net.cfg")
+
+
 def test_unknown_keys_are_told(tiny: Path) -> None:
     text = TINY + "".join(f"key{index}=1\n" for index in range(7))
     (tiny / "net.cfg").write_text(text)
