@@ -172,10 +172,8 @@ ray-cluster: .venv/dev.stamp
 	$(PIP) -e '.[ray]'
 	$(BIN)/python -m tests.bulk.ray_cluster
 
-# how near to linear a stream over eight stand-ins for GPUs is, and over four with processes, two of
-# which are killed
+# how near to linear a stream over four stand-ins for GPUs with processes is, two of which are killed
 stand-ins: .venv/dev.stamp
-	$(BIN)/python -m tests.bulk.stand_ins
 	$(BIN)/python -m tests.bulk.stand_in_processes
 
 # the wheel of the last commit, in dist/: neither the times nor the modes of files here get into it

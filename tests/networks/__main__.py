@@ -42,12 +42,12 @@ def drawn(seed: int) -> list[tuple[str, str]]:
             for name in shuffled(seed)]
 
 
-def made(library: str, name: str, most_parameters: int | None = MOST_PARAMETERS) -> Any:
+def made(library: str, name: str) -> Any:
     """Returns a network with drawn weights; None where it has too many parameters."""
     import torch
 
     full = f"{TIMM}{name}" if library == "timm" else name
-    if most_parameters is not None and parameter_count(full) > most_parameters:
+    if parameter_count(full) > MOST_PARAMETERS:
         return None
     torch.manual_seed(0)
     return created(full)
