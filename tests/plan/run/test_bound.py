@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
@@ -171,19 +170,6 @@ def test_a_forked_process_refuses_a_bound_call(tmp_path: Path) -> None:
 
 def _tensor(torch: Any, seed: int = 0) -> Any:
     return torch.from_numpy(images(BATCH, seed)).cuda()
-
-
-@pytest.fixture
-def torch(cuda: Device) -> Any:
-    module = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
-    if not module.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return module
-
-
-@pytest.fixture
-def on_cuda(cuda: Device, tmp_path: Path) -> Plan:
-    return compiled(small(), cuda, tmp_path, strict=True)
 
 
 def test_tensors_are_bound_in_place(on_cuda: Plan, torch: Any) -> None:

@@ -180,9 +180,8 @@ def test_a_wrong_input_is_refused_in_its_task(plan: Plan) -> None:
         asyncio.run(plan.run_async(images(1).astype(np.float64)))
 
 
-def test_tensors_on_several_streams(cuda: Device, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
-    plan = compiled(small(), cuda, tmp_path, strict=True)
+def test_tensors_on_several_streams(on_cuda: Plan, torch: Any) -> None:
+    plan = on_cuda
 
     def call(index: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -197,9 +196,8 @@ def test_tensors_on_several_streams(cuda: Device, tmp_path: Path) -> None:
         plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
 
 
-def test_tasks_of_tensors_await_the_device(cuda: Device, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
-    plan = compiled(small(), cuda, tmp_path, strict=True)
+def test_tasks_of_tensors_await_the_device(on_cuda: Plan, torch: Any) -> None:
+    plan = on_cuda
 
     async def one(seed: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):

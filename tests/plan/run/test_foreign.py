@@ -60,14 +60,6 @@ def plan(cuda: Device, tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def torch(cuda: Device) -> Any:
-    module = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
-    if not module.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return module
-
-
-@pytest.fixture
 def cupy(cuda: Device) -> Any:
     return pytest.importorskip("cupy", reason="cupy is not installed", exc_type=ImportError)
 
@@ -114,12 +106,6 @@ def test_a_tensor_is_read_in_place_from_the_second_time_on(
         assert_right(y, seed)
     # one for the input, one for the output; later outputs are copied within a graph
     assert len(copies) == 2
-
-
-def test_the_numbers_are_those_of_numpy_arrays(plan: Plan, torch: Any) -> None:
-    x = images(BATCH)
-    y = plan(torch.from_numpy(x).cuda())
-    assert_close(y.cpu().numpy(), plan(x))
 
 
 def test_work_on_two_streams_is_ordered(plan: Plan, torch: Any) -> None:

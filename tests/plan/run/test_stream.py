@@ -322,21 +322,13 @@ def test_lanes_of_other_batch_sizes_make_room_where_memory_is_short(
     assert made == [2, 3, 3]
 
 
-@pytest.fixture
-def on_cuda(cuda: Device, tmp_path: Path) -> Plan:
-    return compiled(small(), cuda, tmp_path, strict=True)
-
-
 def test_numpy_arrays_on_cuda(on_cuda: Plan) -> None:
     batches = [images(size, size) for size in (64, 64, 3, 64, 1, 64, 64, 5)]
     for x, y in zip(batches, on_cuda.stream(batches), strict=True):
         assert_close(y, expected(x))
 
 
-def test_tensors_on_the_device(on_cuda: Plan) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+def test_tensors_on_the_device(on_cuda: Plan, torch: Any) -> None:
     own = torch.cuda.Stream()
 
     def batches() -> Iterator[Any]:
