@@ -82,12 +82,6 @@ def test_an_opset_that_onnx_does_not_know(tmp_path: Path) -> None:
     assert "names no ONNX opset" in refused(proto, tmp_path)
 
 
-def test_an_operator_that_an_old_opset_defines_otherwise(tmp_path: Path) -> None:
-    proto = model([node("Add", ["x", "w"], axis=1, broadcast=1)], {"x": IMAGE}, {"y": 4},
-                  {"w": weights(4)}, opset=6)
-    assert "Add 'layer'" in refused(proto, tmp_path, UnsupportedError)
-
-
 def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
     nodes = [helper.make_node("Warp", ["x"], ["a"], "first", domain="my.ops"),
              helper.make_node("LSTM", ["a", "w", "w"], ["y"], "second", hidden_size=3)]
