@@ -64,16 +64,6 @@ def test_every_layer_of_a_binary_network_agrees_given_the_reference_bits(
         assert error <= tolerance("network"), node.source
 
 
-@pytest.mark.parametrize(("name", "nodes"), [
-    ("mobilenetv2", 55), ("squeezenet_pruned", 39), ("cnv_w1a1_cifar10", 12),
-    ("lfc_w1a1_mnist", 5), ("resnet18_w1a1_cifar10", 45),
-])
-def test_fusion_leaves_so_many_nodes(name: str, nodes: int,
-                                     shared_model: Callable[[str], Path]) -> None:
-    static = resolve(optimise(load(shared_model(name))), 2)
-    assert len(static.nodes) == nodes
-
-
 def test_summary_counts(shared_model: Callable[[str], Path]) -> None:
     rows = summarise(resolve(optimise(load(shared_model("mobilenetv2"))), 1))
     # one bias a channel takes the place of four numbers of batch norm

@@ -35,7 +35,7 @@ from gossamer.plan.group_processes import DeviceProcesses
 from gossamer.plan.plan_group import PlanGroup
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
-from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.plan.small import assert_close, expected, images, small
 from tests.processes import SECONDS, runs, until
 
 pytestmark = pytest.mark.skipif(not group_processes.SharedMemory.is_supported(),
@@ -735,14 +735,6 @@ def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.Monkey
                                              "cannot be shared with others: not permitted"):
         group = made(tmp_path)
     assert_close(group(images(1)), expected(images(1)))
-
-
-def test_a_saved_plan_on_two_devices(tmp_path: Path) -> None:
-    path = tmp_path / "small.plan"
-    compiled(small(), find("host"), tmp_path).save(path)
-    with PlanGroup.load(path, ["host", "host"]) as group:
-        assert_close(group(images(2)), expected(images(2)))
-        assert_close(group(images(5)), expected(images(5)))
 
 
 def test_shared_memory_that_runs_out(shared: PlanGroup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,10 @@ import gossamer
 from gossamer.device.registry import find
 from gossamer.expression import apply, identity
 from gossamer.facts import PLUS_MINUS_ONE, REAL, ValueFacts, integers
-from gossamer.model import zoo
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.memory import Examples
@@ -78,11 +76,6 @@ def test_results_of_expressions_are_stated_where_they_are_few(bound: float, know
     assert others[-1].exact_precision == precision
 
 
-def test_problems_of_networks_of_floats_are_what_they_were() -> None:
-    for layer in layers(optimise(zoo.build("mobilenet_v2", seed=0)), "conv2d", "gemm"):
-        assert layer.problem.facts == () and layer.problem.weights_info.facts == REAL
-
-
 def test_a_transposed_operand_keeps_its_facts() -> None:
     build = Builder()
     build.graph.inputs[0] = ValueInfo("x", (3, 5))
@@ -101,13 +94,6 @@ def test_example_inputs_are_as_the_facts_say(known: ValueFacts) -> None:
         (x,) = arrays
         assert x.shape == problem.inputs[0].shape and x.dtype == np.float32 and known.holds(x)
         assert len(np.unique(x)) == known.count
-
-
-def test_example_inputs_without_facts_are_what_they_were() -> None:
-    plain = GemmProblem(4, 5, 6)
-    (x,) = plain.example_inputs(np.random.default_rng(3))
-    np.testing.assert_array_equal(
-        x, np.random.default_rng(3).standard_normal((4, 6), dtype=np.float32))
 
 
 def test_a_binary_network_is_checked_and_measured() -> None:

@@ -211,16 +211,6 @@ def test_the_work_of_a_product_is_stated(tmp_path: Path) -> None:
     assert rows["wide"].flops == 2 * 15 * DEPTH * 40
 
 
-@pytest.mark.parametrize("constant", ["the left one", "none"])
-def test_other_products_are_what_they_were(constant: str, tmp_path: Path) -> None:
-    node = helper.make_node
-    left, right = ("c", "x") if constant == "the left one" else ("x", "x")
-    proto = model([node("MatMul", [left, right], ["y"], "y")], {"x": ["N", 6, 6]}, {"y": 3},
-                  {"c": weights(6, 6)} if left == "c" else {})
-    layers, _ = lower(resolve(optimise(gossamer.load(str(save(proto, tmp_path)))), 2))
-    assert [layer.op for layer in layers] == ["matmul"]
-
-
 @pytest.mark.parametrize("end, copied", [
     ([helper.make_node("MatMul", ["p", "scores"], ["y"])], []),
     ([helper.make_node("Add", ["p", "t"], ["y"])], ["t"]),
