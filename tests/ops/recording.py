@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,21 +34,36 @@ class _Kernel(Kernel):
 class RecordingDevice(Device):
     """A device with the limits of an H200.
 
-    `sources` contains the kernels that were compiled.
+    architecture: that of programs in PTX, which the device takes if it is given. `sources` contains
+    the kernels that were compiled, and `launches` the arguments and options of each launch.
     """
 
     api = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: str = "") -> None:
         self.index = 0
         self.description = "kernels are recorded, not run"
         self.driver = ""
-        self.limits = H200.limits
+        self.limits, self.architecture = H200.limits, architecture
         self.sources: set[KernelSource] = set()
+        self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    @property
+    def assembles_ptx(self) -> bool:
+        return bool(self.architecture)
 
     def compile(self, source: KernelSource) -> Kernel:
         self.sources.add(source)
         return _Kernel(source)
+
+    def assemble(self, name: str, key: Sequence[str], generate: Callable[[], Any]) -> Kernel:
+        return _Kernel(KernelSource(Path(f"{name}.ptx"), name))
+
+    def launch(self, *arguments: Any, **options: Any) -> None:
+        self.launches.append((arguments, options))
+
+    def synchronize(self, stream: Any = None) -> None:
+        pass
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
         return _Buffer(nbytes)
@@ -58,7 +74,7 @@ class RecordingDevice(Device):
     def _no_driver(self, *arguments: Any, **options: Any) -> Any:
         raise AssertionError("a recording device runs nothing")
 
-    write = read = copy = launch = synchronize = create_stream = time = _no_driver
+    write = read = copy = create_stream = time = _no_driver
 
 
 def kernel_sources(problem: Problem) -> set[KernelSource]:

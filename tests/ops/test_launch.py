@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gossamer.device.base import Device
@@ -12,19 +10,8 @@ from tests.device.helpers import SELF_CHECK
 from tests.ops.recording import RecordingDevice
 
 
-class LaunchRecorder(RecordingDevice):
-    """A device that records its launches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.launches: list[Any] = []
-
-    def launch(self, *arguments: Any, **options: Any) -> None:
-        self.launches.append((arguments, options))
-
-
 def test_functions_are_replaced_by_run_time_buffers() -> None:
-    device = LaunchRecorder()
+    device = RecordingDevice()
     kernel = device.compile(SELF_CHECK)
     first, second, output, scratch, weight = (device.empty(16, "a test") for _ in range(5))
     launch = Launch(kernel, (3, 2), (64, 1), (

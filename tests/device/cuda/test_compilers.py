@@ -16,11 +16,12 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 
-from gossamer.device import checks
+from gossamer.device import checks, kernel_cache
 from gossamer.device.cuda import nvrtc
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, CompilerEndedError
 from gossamer.io.process_pool import ProcessPool
+from tests.device.cuda.test_nvjitlink import program
 from tests.processes import runs, until
 
 SELF_CHECK = Path(checks.__file__).with_name("self_check.cl")
@@ -100,6 +101,35 @@ def test_this_process_compiles_while_all_others_are_busy(gpu: Any) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         assert all(future.result() for future in futures)
+
+
+def test_processes_generate_and_assemble(gpu: Any, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    assert gpu.assemble("a", ("a program",), program).name == "a" and gpu.compilers.compiled == 1
+    gpu.compilers.end()
+    # no other process can have this function
+    assert not gpu.assemble("a", ("another program",), lambda: program()).from_cache
+
+
+def test_kernels_are_compiled_once(made: Any, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    for is_there in (False, True):
+        made._kernels.clear()
+        assert made.compile(KERNELS[0]).from_cache == is_there
+
+
+def test_kernels_that_differ_have_different_keys() -> None:
+    keys = {nvrtc.key(KernelSource.of(SELF_CHECK, function, defines), architecture)
+            for function in "ab" for defines in ({}, {"A": 1}, {"A": 2}, {"B": 1}, {"A": "1\n"})
+            for architecture in ("sm_80", "sm_90")}
+    assert len(set(map(kernel_cache._name, keys))) == 20
+
+
+def test_an_absent_kernel_is_named() -> None:
+    with pytest.raises(CompileError, match="contains no kernel absent"):
+        nvrtc.compile_cubin(KernelSource.of(SELF_CHECK, "absent"), "sm_90")
 
 
 def test_a_kernel_that_does_not_compile_fails_with_the_compilers_words(gpu: Any) -> None:

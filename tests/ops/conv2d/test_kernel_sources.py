@@ -26,10 +26,7 @@ def test_the_algorithms_with_many_variants_name_them() -> None:
 
 
 @pytest.mark.parametrize("algorithm", NAMING, ids=[algorithm.name for algorithm in NAMING])
-def test_named_kernels_are_compiled(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
-    # columns that are stretched on the device would be launched
-    monkeypatch.setattr(RecordingDevice, "launch", lambda *arguments, **options: None)
-    monkeypatch.setattr(RecordingDevice, "synchronize", lambda self: None)
+def test_named_kernels_are_compiled(algorithm: Algorithm) -> None:
     named = 0
     for problem in PROBLEMS:
         device = RecordingDevice()

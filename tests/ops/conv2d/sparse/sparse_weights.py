@@ -1,4 +1,4 @@
-"""Sparse weights, epilogues and a device's limits for tests of generated sparse convolution."""
+"""Sparse weights and epilogues for tests of generated sparse convolution."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.device.limits import Limits
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import random_weights
-
-H200 = Limits(compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
-              shared_bytes_opt_in=227 * 1024, work_group_size=1024, subgroup_size=32,
-              sure_work_group_size=1024)
 
 BIAS_RESIDUAL_CLIP = Epilogue(
     apply("add").then(apply("add")).then(apply("clip", 0.0, 6.0)), ("channel", "tensor"))

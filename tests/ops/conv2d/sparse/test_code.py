@@ -23,12 +23,12 @@ from tests.ops.conv2d.sparse.ptx_machine import Fault, Machine, Memory
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
     EPILOGUES,
-    H200,
     SCALE_PRELU,
     sparse,
     with_density,
 )
 from tests.ops.harness import random_inputs, random_weights
+from tests.simulated.device import H200
 from tests.tolerances import normalised_error, tolerance
 
 
@@ -90,7 +90,7 @@ def problems(draw: st.DrawFn, batches: Sequence[int]) -> Conv2dProblem:
 def test_any_geometry(halves: bool, data: st.DataObject, choice: int) -> None:
     density = data.draw(st.sampled_from([0.0, 0.05, 0.3, *([] if halves else [1.0])]))
     problem = data.draw(problems((2, 6) if halves else (1, 2, 3, 4, 9)))
-    candidates = configs(with_density(problem, density), H200, halves=halves)
+    candidates = configs(with_density(problem, density), H200.limits, halves=halves)
     assume(candidates)  # no tile fits some strides
     check_config(problem, candidates[choice % len(candidates)], sparse(problem, density),
                  halves=halves)
@@ -159,12 +159,13 @@ def test_prefetch_warps_in_halves() -> None:
 
 def test_prefetch_warps_are_offered_for_large_batches() -> None:
     problem = with_density(Conv2dProblem(64, 256, 14, 14, 256, (3, 3), pads=(1, 1, 1, 1)), 0.03)
-    candidates = configs(problem, H200)
+    candidates = configs(problem, H200.limits)
     assert candidates[0].prefetch_warps
     assert not all(config.prefetch_warps for config in candidates[:3])
-    assert all(GeneratedTiling(problem, config).work_group <= H200.work_group_size
+    assert all(GeneratedTiling(problem, config).work_group <= H200.limits.work_group_size
                for config in candidates)
-    assert not any(config.prefetch_warps for config in configs(replace(problem, batch=1), H200))
+    one = configs(replace(problem, batch=1), H200.limits)
+    assert not any(config.prefetch_warps for config in one)
 
 
 @pytest.mark.parametrize("width", [4, 6, 8])
@@ -288,7 +289,8 @@ def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
     nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=ImportError)
     problem = with_density(Conv2dProblem(64, 24, 14, 14, 64, (3, 3), pads=(1, 1, 1, 1),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.1)
-    limits = H200 if architecture != "sm_80" else replace(H200, shared_bytes_opt_in=163 * 1024)
+    limits = replace(H200.limits, shared_bytes_opt_in=163 * 1024) if architecture == "sm_80" else (
+        H200.limits)
     config = configs(problem, limits, halves)[0]
     arrays = sparse(problem, 0.1)
     kernel = generate(GeneratedTiling(problem, config, halves), arrays)

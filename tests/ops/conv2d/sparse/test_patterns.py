@@ -108,6 +108,6 @@ def test_generated_code(problem: Conv2dProblem, kind: str, seed: int) -> None:
     arrays = awkward(problem, kind, seed)
     density = float((arrays["weight"] != 0).mean())
     halves = problem.batch % 2 == 0 and kind in AWKWARD and seed % 2 == 0
-    candidates = configs(with_density(problem, density), test_code.H200, halves)
+    candidates = configs(with_density(problem, density), test_code.H200.limits, halves)
     assume(candidates)
     test_code.check_config(problem, candidates[seed % len(candidates)], arrays, halves)
