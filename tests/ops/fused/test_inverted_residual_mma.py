@@ -25,6 +25,7 @@ from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
 from tests.ops.fused.blocks import (
+    BIAS,
     BIAS_HARD_SWISH,
     BIAS_RELU,
     BIAS_SIGMOID,
@@ -64,8 +65,9 @@ STEM_OF_PLANES = given_as(STEM, Format("NCHW", "uint8"), apply("mul"))
 STEM_OF_BFLOATS = given_as(STEM, Format("NHWC", "bfloat16"), apply("add"))
 STEM_OF_HALVES = given_as(LARGE_STEM, Format("NHWC", "float16"), Expression(1))
 EVEN_FILTER = block(2, 8, 32, 16, (9, 10), kernel=(4, 4), stride=(2, 2), activation=BIAS_RELU)
-FLAT_FILTER = block(1, 16, 24, 8, (6, 11), kernel=(1, 3), stride=(1, 2))
-TALL_FILTER = block(1, 8, 48, 24, (11, 7), kernel=(5, 3), stride=(2, 1))
+FLAT_FILTER = block(1, 16, 24, 8, (6, 11), kernel=(1, 3), stride=(1, 2), activation=Epilogue(
+    apply("add").then(apply("clip", -1.0, 6.0)), ("channel",)))
+TALL_FILTER = block(1, 8, 48, 24, (11, 7), kernel=(5, 3), stride=(2, 1), activation=BIAS)
 PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,
             "even filter": EVEN_FILTER, "flat filter": FLAT_FILTER, "tall filter": TALL_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,

@@ -178,13 +178,6 @@ def test_tiles_that_need_more_shared_memory_are_left_out(recorder: RecordingDevi
     assert some and some < every
 
 
-def test_tiles_are_whole() -> None:
-    for tile in TILES:
-        assert tile.tile_m % (16 * tile.warps_m) == tile.tile_n % (16 * tile.warps_n) == 0
-        assert tile.steps % tile.warps_k == 0
-        assert tile.slots >= 2
-
-
 def test_a_long_sum_of_few_results_is_shared_by_warps_first() -> None:
     assert next(iter(ALGORITHM.variants(CHANNELS, RecordingDevice())))["warps_k"] > 1
 

@@ -1,10 +1,9 @@
-"""Tests bit_tensor_core: its tables everywhere, and its kernels where there is a GPU."""
+"""Tests bit_tensor_core: its tiles and reasons everywhere, and its kernels on a GPU;
+tests/emulation/test_signs.py runs the kernels anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +19,15 @@ from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
     tiles_and_words,
     variant_of,
 )
-from gossamer.ops.conv2d.binary.tensor_core.tables import Tables, halo_pixels
+from gossamer.ops.conv2d.binary.tensor_core.tables import halo_pixels
 from gossamer.ops.conv2d.binary.tensor_core.tiles import (
     MMA_TILES,
     WGMMA_TILES,
     Tile,
     WgmmaTile,
-    steps_of,
 )
-from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
-from gossamer.tensor import Format, TensorSpec, pack
 from tests.cubins import build_info
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
@@ -48,79 +45,6 @@ from tests.ops.recording import RecordingDevice
 ALGORITHM = BitTensorCore()
 SMALL = Conv2dProblem(2, 70, 5, 4, 72, (3, 2), (1, 2), (1, 0, 1, 2), (2, 1), 1, BATCH_NORM_BITS,
                       SCALED, (PLUS_MINUS_ONE,))
-
-
-class HostWeights(Weights):
-    """Weights whose packed forms stay arrays on the host."""
-
-    def packed(self, key: str, pack: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Any:
-        return pack(self.arrays)
-
-
-@pytest.mark.parametrize("word_bits", [32, 64])
-@pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
-@pytest.mark.parametrize("unit, by_registers, padding", [
-    (32, True, 0), (64, True, 1), (64, False, -1), (256, False, 0)])
-def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, unit: int,
-                                          by_registers: bool, padding: int) -> None:
-    """Computes a convolution from the tables alone, each output pixel by the products of a step's
-    256 bits with the columns of the channels' units."""
-    problem = replace(SMALL, facts=(known,))
-    rng = np.random.default_rng(1)
-    inputs, arrays = problem.example_inputs(rng), weights_of(problem, rng)
-    weights: Any = HostWeights(arrays, RecordingDevice())
-    together = 2 if by_registers else 1
-    units = -(-problem.out_channels // (unit * together)) * together
-    tables = Tables(BinaryLayer(problem, padding), word_bits, unit, units, together,
-                    steps_of(problem, word_bits) + 1, by_registers)
-    planes = 2 if known == TERNARY else 1
-    x = pack(inputs[0], TensorSpec(inputs[0].shape, Format(
-        f"packed{word_bits}", "bits" if planes == 1 else "trits")))
-    x = x.reshape(problem.batch, -1, planes)
-    taps = np.asarray(tables.taps(weights))
-    flat = np.ascontiguousarray(tables.weights(weights))
-    if by_registers:
-        # axes: tile, step, unit, plane, two of eights, quarter, column, word, eight, half
-        by_channel = flat.reshape(-1, tables.steps, together, planes, unit // 16, 4, 2, 4, 2, 2)
-        by_channel = by_channel.transpose(0, 2, 5, 4, 8, 6, 1, 3, 7, 9)
-    else:
-        # axes: unit, step, plane, half, eight, quarter, column, word
-        by_channel = flat.reshape(-1, tables.steps, planes, 2, unit // 8, 4, 2, 4).transpose(
-            0, 5, 4, 6, 1, 2, 7, 3)
-    by_channel = by_channel.reshape(tables.tile_channels, tables.steps, planes, 8)
-    constants = np.asarray(tables.constants(weights, False))
-    classes = np.asarray(tables.classes(weights))
-    accumulators = np.zeros((problem.batch, problem.out_channels, problem.out_height,
-                             problem.out_width))
-    for image, row, column in np.ndindex(problem.batch, problem.out_height, problem.out_width):
-        top, left = row * problem.stride[0] - problem.pads[0], column * problem.stride[1] - (
-            problem.pads[1])
-        rows, columns = (taps[:, 1] >> 16) + top, (taps[:, 1] & 0xffff) + left
-        inside = ((rows >= 0) & (rows < problem.height) & (columns >= 0)
-                  & (columns < problem.width))
-        place = np.where(inside, taps[:, 0] + top * problem.width + left, 0)
-        words = np.where(inside[:, None], x[image, place], 0).astype(x.dtype)
-        counted = int(np.bitwise_count(words[:, 0]).sum())
-        operands = [words[:, 0]] if planes == 1 else [words[:, 1], words[:, 0] & ~words[:, 1]]
-        ones = np.zeros(tables.tile_channels, np.int64)
-        for plane, operand in enumerate(operands):
-            parts = np.ascontiguousarray(operand).view(np.uint32).reshape(
-                tables.steps, *((4, 2) if word_bits == 64 else (2, 4)))
-            if word_bits == 32:
-                parts = parts.swapaxes(1, 2)
-            ones += np.bitwise_count(parts.reshape(tables.steps, 8) & by_channel[:, :, plane]).sum(
-                axis=(1, 2), dtype=np.int64)
-        pixel_class = classes[row] * tables.column_classes + classes[problem.out_height + column]
-        sums = (3 - planes) * (2 * ones - counted) + constants[pixel_class]
-        accumulators[image, :, row, column] = sums[:problem.out_channels]
-    signs = np.where(arrays["weight"] > 0, np.float32(1), np.float32(-1))
-    top, left, bottom, right = problem.pads
-    padded = np.pad(inputs[0], ((0, 0), (0, 0), (top, bottom), (left, right)),
-                    constant_values=padding)
-    whole = replace(problem, height=padded.shape[2], width=padded.shape[3], pads=(0, 0, 0, 0),
-                    epilogue=Epilogue())
-    (expected,) = reference(whole, [padded], {"weight": signs})
-    np.testing.assert_array_equal(accumulators, expected)
 
 
 @pytest.mark.parametrize("size, stride, pads, batch", [

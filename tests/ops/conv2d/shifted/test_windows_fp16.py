@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
-from gossamer.ops.conv2d.shifted.product import Lines, Places, stage_order
+from gossamer.ops.conv2d.shifted.product import Places, stage_order
 from gossamer.ops.conv2d.shifted.windows_fp16 import (
-    ROWS,
     ShiftedGemmMma,
     ShiftedTile,
     packed_stages,
@@ -104,30 +103,6 @@ def test_places_and_stages_state_the_convolution(
     x = random_inputs(problem)[0]
     (expected,) = reference(problem, [x], arrays)
     assert normalised_error(by_places(problem, arrays, x), expected) <= tolerance("conv2d", "fp16")
-
-
-def test_places_of_one_image_after_another_share_pads() -> None:
-    def lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> tuple[int, int, int]:
-        problem = Conv2dProblem(1, 8, size, size, 8, (kernel, kernel), pads=(pad,) * 4,
-                                stride=(stride, stride), dilation=(dilation, dilation))
-        return Lines(problem, 0).remainders, Lines(problem, 0).step, Lines(problem, 0).count
-
-    assert lines(56, 3, 1, 1, 1) == (1, 1, 57)
-    assert lines(56, 3, 2, 1, 1) == (2, 1, 29)
-    assert lines(33, 3, 1, 4, 4) == (1, 4, 37)
-    assert lines(33, 3, 2, 2, 2) == (1, 1, 18)
-    assert lines(8, 5, 2, 1, 2) == (2, 1, 5)
-    assert lines(8, 2, 2, 1, 0) == (2, 1, 4)
-
-
-def test_units_end_with_the_last_output() -> None:
-    for problem in PROBLEMS.values():
-        places = Places(problem)
-        last = (((problem.batch - 1) * places.image)
-                + (problem.out_height - 1) * places.pitch + problem.out_width - 1)
-        assert places.last == last
-        units = ShiftedTile(64, 1, 1, 32, 2, 1).steps(problem)
-        assert units * ROWS > last >= (units - 1) * ROWS
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

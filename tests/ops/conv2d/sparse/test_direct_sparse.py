@@ -25,7 +25,6 @@ from tests.fixtures import is_slow
 from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants, random_inputs, random_weights
-from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
 SMALL = 64
@@ -247,19 +246,6 @@ def test_the_published_forms_come_in_every_size_that_fits(compiled_device: Devic
     for threads in (1024, 512, 256):
         assert (f"variant=tiled threads={threads} points=1" in configs) == (threads <= largest)
     assert "variant=untiled threads=256" in configs
-
-
-@pytest.mark.parametrize(("batch", "points"), [(1, [1, 2, 4, 8]), (64, [8, 4, 2, 1])])
-def test_forms_that_reuse_weights_come_first_where_all_fill_the_device(
-        batch: int, points: list[int]) -> None:
-    """A small layer needs all its work-items; in a large one, a work-item that computes several
-    points reads each weight once for all of them."""
-    problem = Conv2dProblem(batch, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1))
-    variants = [dict(variant.config) for variant in DirectSparse().variants(
-        problem, RecordingDevice())]
-    found = dict.fromkeys(config["points"] for config in variants
-                          if config["variant"] == "tiled" and config["threads"] == 256)
-    assert list(found) == points
 
 
 REAL_LAYERS = (("conv2", 96, 2, 5), ("conv3", 256, 1, 3))

@@ -190,16 +190,6 @@ def test_reasons(device: Device) -> None:
         assert "compiles kernels" in (ALGORITHM.supports(sparse, device) or "")
 
 
-def test_expected_order() -> None:
-    """Sets share the columns of a block where points are few, and not in large batches."""
-    few = replace(Conv2dProblem(1, 512, 7, 7, 512, (3, 3), pads=(1, 1, 1, 1)),
-                  weights_info=WeightsInfo(0.02, "a pattern"))
-    many = replace(few, batch=64, channels=64, out_channels=64, height=56, width=56)
-    for problem, splits in ((few, True), (many, False)):
-        first = form_of(variants_of(problem, RecordingDevice())[0])
-        assert (first.splits > 1) == splits
-
-
 @st.composite
 def masks(draw: st.DrawFn) -> np.ndarray:
     shape = draw(st.tuples(st.integers(1, 20), st.integers(1, 80)))

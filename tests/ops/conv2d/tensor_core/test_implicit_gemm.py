@@ -22,7 +22,6 @@ from gossamer.ops.conv2d.tensor_core.implicit_gemm import (
     table_of_lines,
 )
 from gossamer.ops.conv2d.tensor_core.tiling import (
-    TILES,
     MmaTile,
     stored_at_once,
     vector_of,
@@ -115,13 +114,6 @@ def test_lines_and_table_state_the_convolution(problem: Conv2dProblem, precision
     assert normalised_error(actual, expected) <= tolerance("conv2d", precision)
 
 
-def test_entries_of_pieces_are_those_of_their_first_k() -> None:
-    x = WINDOWS.inputs[0].with_format(layout="NHWC")
-    whole = table_of_lines(WINDOWS, x, "fp16", 1)
-    np.testing.assert_array_equal(table_of_lines(WINDOWS, x, "fp16", 8), whole[::8])
-    assert (whole[9 * 16:, 1] >> 16 == 0x7fff).all()
-
-
 def test_every_problem_has_one_algorithm_and_reasons_are_given(recorder: RecordingDevice) -> None:
     for problem in ON_A_GPU:
         reasons = [algorithm.supports(problem, recorder) for algorithm in ALGORITHMS]
@@ -141,17 +133,6 @@ def test_without_clusters_and_wgmma_only_other_tiles_are_offered(recorder: Recor
         assert tiles
         assert not any(tile.cluster > 1 or tile.wgmma for tile in tiles)
         assert all(tile.shared_bytes(1) <= 99 * 1024 for tile in tiles)
-
-
-def test_tiles_are_whole() -> None:
-    for tile in TILES:
-        assert tile.tile_p * 8 % tile.copiers == 0
-        assert tile.tile_p % (16 * tile.warps_p) == 0
-        assert tile.tile_m // tile.warps_m % 16 == 0
-        assert 4 % tile.warps_k == 0
-        if tile.wgmma:
-            assert tile.warps_m == tile.warps_k == 1
-            assert tile.warps_p % 4 == 0
 
 
 @pytest.mark.slow
