@@ -15,6 +15,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.conv2d.common import config_of
+from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -62,9 +63,16 @@ def random_inputs(problem: Problem, seed: int = 0) -> list[np.ndarray]:
 
 
 def random_weights(problem: Problem, seed: int = 1) -> dict[str, np.ndarray]:
+    """Draw an array for each constant.
+
+    Factors of bytes in a fusion are such that the image has numbers like others.
+    """
     rng = np.random.default_rng(seed)
-    return {name: random_array(rng, shape, "float32")
-            for name, shape in problem.weight_shapes.items()}
+    weights = {name: random_array(rng, shape, "float32")
+               for name, shape in problem.weight_shapes.items()}
+    if "0.operand1" in weights and problem.inputs[0].dtype == "uint8":
+        weights["0.operand1"] /= 128
+    return weights
 
 
 def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | None = None,
@@ -113,6 +121,8 @@ def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
     if variants is None:
         variants = list(algorithm.variants(problem, device))
     assert variants
+    if isinstance(algorithm, FusionAlgorithm):
+        assert algorithm.recognises(problem)
     if supported:
         assert algorithm.supports(problem, device) is None
     _compare_variants(algorithm, device, variants, _References(

@@ -150,14 +150,6 @@ def test_tiles_are_used_where_both_sides_have_eight_elements(
                                             ("copy_strided", False))
 
 
-@pytest.mark.parametrize("problem", [
-    expand(default_spec((16, 1)), (16, 16)), expand(default_spec((1, 16)), (16, 16)),
-    slice_(default_spec((16, 32)), [31], [-33], [1], [-1]),
-    slice_(default_spec((16, 32)), [0], [32], [1], [2])], ids=["columns", "rows", "back", "pairs"])
-def test_no_tiles_where_the_order_is_the_same(problem: CopyProblem) -> None:
-    assert kernel_of(problem)[0] == "copy_strided"
-
-
 @pytest.mark.parametrize(("dtype", "start", "end", "element"), [
     ("float32", 0, 4, "int4"), ("float32", 4, 16, "int4"), ("float32", 2, 6, "INT64"),
     ("float32", 4, 10, "INT64"), ("float32", 1, 5, "int"), ("float32", 4, 7, "int"),
@@ -173,21 +165,6 @@ def test_elements_are_as_wide_as_sizes_strides_and_offsets_let_them(
     name, macros = kernel_of(slice_(default_spec((3, 15), dtype), [0], [8], [1]))
     assert macros["ELEMENT"] == {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64"}[
         np.dtype(dtype).itemsize]
-
-
-@pytest.mark.parametrize(("layout", "votes", "channels"), [
-    ("NHWC", {0, 1, 32}, [4, 1, 32]), ("NCHW", {0, 1}, [32, 1])])
-def test_neighbouring_work_items_take_neighbouring_channels(
-        layout: str, votes: set[int], channels: list[int]) -> None:
-    """The first way to unpack is taken where nothing is measured."""
-    floats = TensorSpec((2, 96, 1, 2), Format(layout))
-    bits = floats.with_format(layout="packed32", dtype="bits")
-    packing, unpacking = (
-        [variant.config for variant in PackedCopy().variants(
-            convert(source, target, (PLUS_MINUS_ONE,)), RecordingDevice())]
-        for source, target in ((floats, bits), (bits, floats)))
-    assert {dict(config)["vote"] for config in packing} == votes
-    assert [dict(config)["channels"] for config in unpacking] == channels
 
 
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)

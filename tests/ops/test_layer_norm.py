@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.layer_norm import OnePassLayerNorm
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import check
-from tests.simulated.device import H200, SimulatedDevice
 
 
 @given(shape=st.lists(st.integers(0, 7), min_size=1, max_size=5), data=st.data())
@@ -54,15 +52,6 @@ def test_a_mean_far_from_zero_costs_few_digits(device: Device) -> None:
 def test_equal_values_give_the_bias(device: Device) -> None:
     check(LayerNormProblem(default_spec((3, 16)), (1,)), device,
           inputs=[np.full((3, 16), 2, np.float32)])
-
-
-def test_rows_in_memory_are_read_in_vectors() -> None:
-    problem = LayerNormProblem(default_spec((64, 40, 56, 56)), (1,))
-    lanes = {(variant.inputs[0].layout, variant.inputs[0].dtype): variant["lanes"]
-             for variant in reversed(list(OnePassLayerNorm().variants(
-                 problem, SimulatedDevice(H200))))}
-    assert lanes["NHWC", "float16"] == 4
-    assert lanes["NHWC", "float32"] == 8
 
 
 def test_what_cannot_be_normalised_is_refused() -> None:

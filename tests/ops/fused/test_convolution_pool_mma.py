@@ -3,8 +3,8 @@ there is one; tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from tests.ops.harness import (
 from tests.ops.recording import RecordingDevice, check_kernels_build
 
 ALGORITHM = ConvolutionPoolMma()
+check = partial(check_variants, ALGORITHM)
 
 
 def pooled(convolution: Conv2dProblem, kernel: tuple[int, int] = (3, 3),
@@ -72,19 +73,6 @@ GIVEN = {
     "bfloats": given_as(PROBLEMS["gaps"], Format("NCHW", "bfloat16")),
     "floats": given_as(PROBLEMS["large steps"], Format("NHWC"), apply("add"))}
 ALL = {**PROBLEMS, **GIVEN}
-
-
-def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compare the outputs of variants, all in float16, with the reference.
-
-    Factors of bytes are such that the image has numbers like others.
-    """
-    assert ALGORITHM.recognises(problem)
-    assert {variant.precision for variant in variants} == {"fp16"}
-    arrays = random_weights(problem)
-    if problem.inputs[0].dtype == "uint8":
-        arrays["0.operand1"] /= 128
-    check_variants(ALGORITHM, problem, device, variants, arrays)
 
 
 def with_both_instructions(problem: FusionProblem, device: Device) -> list[Variant]:

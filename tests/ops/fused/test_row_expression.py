@@ -4,6 +4,7 @@ tests/emulation/test_fusions.py runs the kernel as CUDA has it anywhere."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,19 +13,17 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.fused.row_expression import RowExpressionFusion, row_expression_of
 from gossamer.ops.rows.config import RowConfig
 from gossamer.ops.rows.kernel import with_config
-from gossamer.ops.rows.nest import nest_of
 from tests.ops.fused import norms
 from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, one_layout_a_config
-from tests.ops.recording import RecordingDevice, check_kernels_build
-from tests.simulated.device import H200, SimulatedDevice
+from tests.ops.recording import check_kernels_build
 
 ALGORITHM = RowExpressionFusion()
+check = partial(check_variants, ALGORITHM)
 PROBLEMS = {
     "RMS norm": norms.rms_norm((70, 40), (1,)),
     "RMS norm of images": norms.rms_norm_2d((2, 24, 5, 6)),
@@ -56,11 +55,6 @@ LONG = {
     "softmax": norms.softmax((3, 901), 1),
     "length of channels": norms.length((2, 16, 20, 20), (2, 3)),
 }
-
-
-def check(problem: FusionProblem, device: Device, variants: list[Variant] | None = None) -> None:
-    assert ALGORITHM.recognises(problem)
-    check_variants(ALGORITHM, problem, device, variants)
 
 
 def with_configs(problem: FusionProblem, device: Device,
@@ -134,22 +128,6 @@ def test_kernels_build_without_spills() -> None:
         norms.rms_norm_2d((64, 64, 56, 56)), norms.evo_norm((64, 96, 32, 32), 6),
         norms.evo_norm((1, 96, 112, 112), 6), norms.group_norm((64, 256, 56, 56), 32),
         norms.group_norm((1, 64, 56, 56), 64), norms.length((1, 160, 56, 56), (2, 3))])
-
-
-def test_long_rows_keep_all_multiprocessors_busy() -> None:
-    problem = norms.evo_norm((1, 96, 112, 112), 6)
-    first = next(variant for variant in ALGORITHM.variants(problem, SimulatedDevice(H200))
-                 if variant.precision == "fp16")
-    assert sizes_of(RowConfig, first).cluster == 8
-
-
-def test_channels_last_groups_are_read_in_vectors() -> None:
-    problem = norms.evo_norm((64, 96, 32, 32), 6)
-    expression = row_expression_of(problem)
-    assert expression is not None
-    for variant in ALGORITHM.variants(problem, RecordingDevice()):
-        if variant.precision == "fp16" and variant.inputs[0].layout in ("NCHW", "NHWC"):
-            assert nest_of(expression, variant.inputs, variant.outputs[0]).vector == 8
 
 
 def test_other_layers_are_no_row_expressions() -> None:

@@ -110,17 +110,6 @@ def test_sums_of_several_work_groups(compiled_device: Device, problem: Conv2dPro
         split(variant, problem, (2, 4)[number % 2]) for number, variant in enumerate(chosen)])
 
 
-def test_few_pixels_and_many_channels_are_split_on_a_gpu() -> None:
-    variants = Im2colGemm().variants(Conv2dProblem(1, 512, 13, 13, 512, (3, 3), pads=(1,) * 4),
-                                     RecordingDevice())
-    first = next(iter(variants))
-    assert first["split_k"] > 1
-    assert first.workspace == 4 * first["split_k"] * 512 * 13 * 13
-    large = Conv2dProblem(64, 512, 56, 56, 512, (3, 3), pads=(1,) * 4)
-    assert all(variant["split_k"] == 1
-               for variant in Im2colGemm().variants(large, RecordingDevice()))
-
-
 UNEVEN = [
     Conv2dProblem(1, 8, 9, 7, 20, (3, 3), pads=(1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU),
     Conv2dProblem(2, 5, 6, 6, 7, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP),

@@ -3,16 +3,15 @@ tests/emulation/test_convolutions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossamer.device.base import Device
-from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.shifted.product import Places, stage_order
 from gossamer.ops.conv2d.shifted.windows_fp16 import (
@@ -26,6 +25,7 @@ from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = ShiftedGemmMma()
+check = partial(check_variants, ALGORITHM)
 SAME = Conv2dProblem(3, 64, 9, 7, 64, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RESIDUAL_RELU)
 SLICES = Conv2dProblem(1, 136, 6, 11, 72, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
 DEEP = Conv2dProblem(2, 192, 7, 7, 136, (3, 3), pads=(1, 1, 1, 1), epilogue=RESIDUAL_FIRST)
@@ -45,12 +45,6 @@ PROBLEMS = {"same": SAME, "slices": SLICES, "deep": DEEP, "uneven": UNEVEN,
             "large window": LARGE_WINDOW, "row": ROW, "no pads": NO_PADS, "wide pads": WIDE_PADS,
             "strides": STRIDES, "dilated": DILATED, "strides and dilation": STRIDES_AND_DILATION,
             "patches": PATCHES}
-
-
-def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants, all in float16, with the reference."""
-    assert {variant.precision for variant in variants} == {"fp16"}
-    check_variants(ALGORITHM, problem, device, variants)
 
 
 def by_places(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
