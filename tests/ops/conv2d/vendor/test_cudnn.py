@@ -98,17 +98,6 @@ class TestPointwise:
         assert pointwise(epilogue) is None
 
 
-def test_workspaces_are_read_from_the_message_of_the_frontend() -> None:
-    message = ("[cudnn_frontend] Error: No execution plans support the graph.\n"
-               "Plan at index 0: Deselecting execution plan\n"
-               "Plan at index 1: [cudnn_frontend] Error: Skipping plan since workspace violation. "
-               "Requires 0\n"
-               "Plan at index 2: get_attribute failed with CUDNN_STATUS_NOT_SUPPORTED\n"
-               "Plan at index 11: [cudnn_frontend] Error: Skipping plan since workspace violation. "
-               "Requires 123456789012")
-    assert cudnn_graph.workspaces(message) == {1: 0, 11: 123456789012}
-
-
 PROBLEM = Conv2dProblem(2, 4, 8, 8, 6, (3, 3), epilogue=BIAS_RESIDUAL_RELU)
 
 
