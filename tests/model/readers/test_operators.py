@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from itertools import islice
 
 import numpy as np
@@ -16,11 +16,14 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import gossamer
+from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import GossamerError
 from gossamer.model.graph import StaticGraph, names_of
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_nodes import FOLDED
 from gossamer.model.readers.onnx.reader import load_onnx
+from tests.fixtures import is_slow
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime
 from tests.model.readers.operator_cases import TABLES, cases, needs_onnx
@@ -43,11 +46,11 @@ NOT_COMPARED = {
 reason."""
 
 
-def values_of(static: StaticGraph, feeds: Arrays, on_host: bool) -> Arrays:
-    """Returns the outputs of gossamer: of a plan on the host, or by the references of the ops."""
-    if not on_host:
+def values_of(static: StaticGraph, feeds: Arrays, device: Device | None) -> Arrays:
+    """Returns the outputs of gossamer: of a plan on a device, or by the references of the ops."""
+    if device is None:
         return execute(static, feeds)
-    outputs = gossamer.compile(static.graph, "host")(**feeds)
+    outputs = gossamer.compile(static.graph, device, strict=True)(**feeds)
     return dict(zip((info.name for info in static.graph.outputs),
                     outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
 
@@ -65,7 +68,7 @@ def difference(static: StaticGraph, values: Arrays, expected: Arrays) -> str:
     return ""
 
 
-def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[str] | None:
+def differences(proto: onnx.ModelProto, device: Device | None, by_numpy: bool) -> list[str] | None:
     """Returns how gossamer's results for a network differ from ONNX Runtime's, or from those of
     ONNX's reference in NumPy, where the inputs are given and where they are constants: "" where
     they do not. None where one of the two refuses the network."""
@@ -92,8 +95,8 @@ def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[s
     del folded.graph.input[:]
     folded.graph.initializer.extend(numpy_helper.from_array(*pair[::-1]) for pair in feeds.items())
     found = ["", ""]
-    with suppress(GossamerError):
-        found[0] = difference(static, values_of(static, narrow, on_host), expected)
+    with nullcontext() if device else suppress(GossamerError):
+        found[0] = difference(static, values_of(static, narrow, device), expected)
     with suppress(GossamerError):
         constant = resolve(load_onnx(folded), 1)
         if constant.constants.keys() >= expected.keys():
@@ -103,19 +106,29 @@ def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[s
     return found
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_operators_give_what_onnxruntime_gives(table: str, without_onnxruntime: None) -> None:
-    wrong, compared = [], set()
+def compared(table: str, step: int, device_of: Callable[[int], Device | None]) -> set[str]:
+    """Asserts that the first case of each operator of a table, and each `step`th after it, gives
+    what is expected. Returns the operators of which one could be compared.
+
+    device_of: function of a case's number that returns the device that computes the case; None for
+    the references of the ops.
+    """
+    wrong, found = [], set()
     for name, operator in TABLES[table].items():
-        for number, (case, proto) in enumerate(cases(name, operator)):
-            on_host = table.startswith("resizes") or number % 8 == 0
+        for number, (case, proto) in islice(enumerate(cases(name, operator)), 0, None, step):
             for how, text in zip(("", ", constant"), differences(
-                    proto, on_host, table == "quantised") or (), strict=False):
+                    proto, device_of(number), table == "quantised") or (), strict=False):
                 if not any(re.match(pattern, f"{case}{how}") for pattern in NOT_COMPARED):
-                    compared.add(name)
+                    found.add(name)
                     wrong += [f"{case}{how}: {text}"] * bool(text)
     assert not wrong, "\n".join(wrong)
-    uncompared = {name for name in TABLES[table] if name not in compared}
+    return found
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_operators_give_what_onnxruntime_gives(table: str, without_onnxruntime: None) -> None:
+    uncompared = TABLES[table].keys() - compared(table, 1, lambda number: (
+        find("host") if table.startswith("resizes") or number % 8 == 0 else None))
     # ONNX Runtime computes none of opset 6, ONNX's reference none of Microsoft's operators
     assert all((name == "BatchNormalization" and table == "old") or "." in name
                for name in uncompared), uncompared
@@ -138,3 +151,10 @@ def test_names_that_the_reader_makes_are_not_those_of_the_file(table: str) -> No
                 counts.update(list(graph.constants))
                 taken += [f"{case}: {value}" for value, count in counts.items() if count > 1]
     assert not taken
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_devices_compute_operators(table: str, compiled_device: Device,
+                                   without_onnxruntime: None) -> None:
+    """No layer is left to the host. Of each operator a simulator computes the first case alone."""
+    compared(table, 1000 if is_slow(compiled_device) else 12, lambda number: compiled_device)
