@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gossamer.errors import InputError, kind_of, quoted
+from gossamer.errors import InputError, UnsupportedError, kind_of, quoted
 
 
 class InputForm:
@@ -123,6 +123,16 @@ class OutputForm:
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
         return tuple(tensors[self.slots.index(slot)] for slot in range(self.count))
+
+    def check_sizes(self, result: Any) -> None:
+        """Raise UnsupportedError if a result has other sizes than the example's as plain numbers.
+
+        Within torch.export, comparing a symbolic size with a number makes the size a constant.
+        """
+        for leaf, expected in zip(pytree.tree_leaves(result), self._leaves, strict=True):
+            if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) and (
+                    leaf != expected):
+                raise UnsupportedError("forward returns a number that depends on the batch size")
 
     def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """Return the module's result, built from the network's outputs and inputs."""

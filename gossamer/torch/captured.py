@@ -6,7 +6,6 @@ Modules and tensors that cannot be optimised raise errors that say what to do.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from gossamer.errors import InputError, UnsupportedError, kind_of, quoted
 from gossamer.model.input_format import InputFormat
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.effects import random_numbers_restored
-from gossamer.torch.exported import Exported, exported
+from gossamer.torch.exported import Exported, exported, plain_module
 from gossamer.torch.weights import Watch, Weights, folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
@@ -144,13 +143,7 @@ def module_of(program: Any) -> Any:
     """
     if not isinstance(program, torch.export.ExportedProgram):
         return program
-    options = {"check_guards": False}
-    if "check_guards" not in inspect.signature(program.module).parameters:
-        options = {}
-    module: nn.Module = program.module(**options)
-    module._forward_pre_hooks.clear()
-    module._forward_hooks.clear()
-    return module
+    return plain_module(program)
 
 
 def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:

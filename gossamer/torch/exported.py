@@ -18,6 +18,7 @@ import onnx
 import torch
 from torch import nn
 
+from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError, UnsupportedError, first_line, quoted
 from gossamer.model.graph import Graph
 from gossamer.model.load import load
@@ -30,6 +31,7 @@ from gossamer.torch.exporter_forms import (
     make_plain,
     mark,
     set_names,
+    write_squeezes,
 )
 from gossamer.torch.quantised import WithPlainQuantisation
 
@@ -52,6 +54,8 @@ _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _REGISTERING = frozenset({"torch.ao.quantization.fx._decomposed", "torchao", "torchvision"})
 """Modules that register operators that torch's exporter can convert."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LEAST_DIFFERENCE = 1e-2
+"""Normalised difference between two results that are not of the same computation."""
 _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
 
@@ -63,6 +67,7 @@ class Exported:
     program: the module's torch.export program; None after `forget`.
     weights: the names of the module's parameters and buffers.
     fixed: why only the example's batch size can be computed; "" if the batch size is free.
+    several: whether the batch size is free, but forward computes a batch of 1 by another graph.
     interpolations: the sizes of the module's interpolations, by the names of their results.
     """
 
@@ -70,6 +75,7 @@ class Exported:
     program: Any
     weights: frozenset[str]
     fixed: str
+    several: bool
     interpolations: Mapping[str, Sizes]
 
     def graph(self, model: onnx.ModelProto | None = None) -> Graph:
@@ -158,7 +164,9 @@ class _Tensors(nn.Module):
     def forward(self, *tensors: Any) -> tuple[Any, ...]:
         args, kwargs = self._inputs.arguments(tensors)
         with WithPlainQuantisation() if self.is_quantised else nullcontext():
-            return self._outputs.distinct(self.module(*args, **kwargs))
+            result = self.module(*args, **kwargs)
+        self._outputs.check_sizes(result)
+        return self._outputs.distinct(result)
 
 
 def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
@@ -180,6 +188,11 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         wrapped.is_quantised = True
         program, fixed = _program(wrapped, tensors)
     _check_training(program)
+    several = not fixed and _differs_at_one(wrapped, program, tensors)
+    if several and _batch_of(tensors) == 1:
+        several = False
+        fixed = "forward computes a batch of 1 unlike larger ones, as squeeze() does"
+        program = _export(wrapped, tensors, [False] * len(tensors))
 
     names = inputs.names, _output_names(outputs)
     try:
@@ -202,7 +215,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
                    if entry.key == SCOPES):
         # paths begin with "module", the attribute of _Tensors
         scopes.value = re.sub(r"'module(?:\.|(?='))", "'", scopes.value)
-    return Exported(model, program, frozenset(_weights(module)), fixed,
+    return Exported(model, program, frozenset(_weights(module)), fixed, several and not fixed,
                     interpolations(model, program))
 
 
@@ -219,7 +232,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
 
     Returns the program, and the reason why no size is free ("" if at least one is).
     """
-    batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+    batch = _batch_of(tensors)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
     # torch.export treats a size of 1 as a constant, so a free size needs at least two images
@@ -241,13 +254,55 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
             "torch") from error
 
 
+def _batch_of(tensors: Sequence[Any]) -> int | None:
+    """Return the length of the first axis of the first tensor with axes; None if there is none."""
+    return next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+
+
+def _differs_at_one(wrapped: nn.Module, program: Any, tensors: Sequence[Any]) -> bool:
+    """Return whether a program computes a batch of 1 unlike its module.
+
+    torch.export takes a free batch size to be 2 or more, and does not record which branches and
+    shapes of forward a batch of 1 would have.
+    """
+    batch = _batch_of(tensors)
+    one = [tensor[:1] if tensor.dim() and tensor.shape[0] == batch else tensor
+           for tensor in tensors]
+    with torch.no_grad():
+        try:
+            expected = wrapped(*[tensor.clone() for tensor in one])
+        except Exception:  # the module itself takes no batch of 1
+            return False
+        try:
+            results = plain_module(program)(*[tensor.clone() for tensor in one])
+        except Exception:  # a shape of the graph does not fit
+            return True
+    return any(result.shape != theirs.shape or not normalised_error(
+        result.float().cpu().numpy(), theirs.float().cpu().numpy()) <= _LEAST_DIFFERENCE
+        for result, theirs in zip(results, expected, strict=True))
+
+
+def plain_module(program: Any) -> Any:
+    """Return the module of an exported program, without checks of its inputs' sizes."""
+    options = {"check_guards": False}
+    if "check_guards" not in inspect.signature(program.module).parameters:
+        options = {}
+    module: nn.Module = program.module(**options)
+    module._forward_pre_hooks.clear()
+    module._forward_hooks.clear()
+    return module
+
+
 def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
     # the maximum excludes larger batches, for which torch's CUDA convolutions have a special case
     batch = torch.export.Dim("batch", max=65535)
     shapes = tuple({0: batch} if is_free else None for is_free in free)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(wrapped, tuple(tensors), strict=False, dynamic_shapes=(shapes,))
+        program = torch.export.export(wrapped, tuple(tensors), strict=False,
+                                      dynamic_shapes=(shapes,))
+    write_squeezes(program)
+    return program
 
 
 def _check_written(program: Any, names: Sequence[str]) -> None:

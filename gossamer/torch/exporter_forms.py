@@ -25,6 +25,7 @@ _aten = torch.ops.aten
 _BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
 _AVERAGE_POOLS = (_aten.avg_pool2d.default, _aten.avg_pool3d.default)
 _EXTREMA = (_aten.amax.default, _aten.amin.default)
+_SQUEEZES = (_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
 
@@ -48,6 +49,25 @@ def decomposed(program: Any) -> Any:
     if not found or any(_reads_positions(node) for node in found):
         return program
     return program.run_decompositions(_TABLE)
+
+
+def write_squeezes(program: Any) -> None:
+    """Replace squeezes in place by squeezes of the axes that have length 1 in every batch.
+
+    torch squeezes no axis of another length, but the exporter writes all axes that are named.
+    """
+    for node in program.graph.nodes:
+        if node.target not in _SQUEEZES:
+            continue
+        shape = node.args[0].meta["val"].shape
+        asked = node.args[1] if len(node.args) > 1 else range(len(shape))
+        named = {axis % len(shape) for axis in (
+            [asked] if isinstance(asked, int) else asked)} if shape else set()
+        axes = [axis for axis in sorted(named)
+                if isinstance(shape[axis], int) and shape[axis] == 1]
+        node.target = _aten.squeeze.dims if axes else _aten.clone.default
+        node.args = (node.args[0], axes) if axes else (node.args[0],)
+    program.graph_module.recompile()
 
 
 def _write_bags(program: Any, node: Any) -> None:

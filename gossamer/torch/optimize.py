@@ -58,7 +58,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     make = _PlanMaker(found, where, policy)
     fast = OptimizedModule(make.first(), found.inputs, found.outputs, make.again,
                            (found.original, found.weights, found.watch) if follow else None,
-                           _permuted(found), found.network.fixed)
+                           _permuted(found), found.network.fixed, found.network.several)
     compared = "int8" if found.network.is_quantised else (
         "fp16" if found.precision == "fp16" else precision)
     _check(found, fast, where, compared, tolerance)
@@ -155,6 +155,8 @@ def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
     made = {name for node in model.graph.node for name in node.output}
     nodes = [node for node in network.program.graph.nodes
              if node.op == "call_function" and node.name in values and node.name in made]
+    if not nodes:
+        return "the layer that differs is unknown"
     del model.graph.output[:]
     model.graph.output.extend(values[node.name] for node in nodes)
     recorder = _Recorder(network.program.module())

@@ -46,12 +46,14 @@ class OptimizedModule(nn.Module):
         is called, because the plan cannot distinguish the two orders by the sizes.
     fixed : str
         Why the module accepts only the example's batch size; "" if it accepts any batch size.
+    several : bool
+        Whether the module accepts any batch size but 1, which forward computes by another graph.
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm,
                  replan: Callable[[Plan, nn.Module], Plan],
                  followed: tuple[nn.Module, Weights, Watch] | None, permuted: tuple[bool, ...],
-                 fixed: str) -> None:
+                 fixed: str, several: bool) -> None:
         super().__init__()
         self.training = False
         self._plan = plan
@@ -65,6 +67,7 @@ class OptimizedModule(nn.Module):
         self._layouts = [_layout_of(example) for example in outputs.examples]
         self._device = inputs.tensors[0].device
         self._fixed = fixed
+        self._several = several
         self._shapes = [tensor.shape for tensor in inputs.tensors] if fixed else []
         self._lock = threading.RLock()
         inputs.tensors = []
@@ -108,6 +111,8 @@ class OptimizedModule(nn.Module):
         tensors = given = self._inputs.of_call(args, kwargs)
         if self._fixed:
             self._check_shapes(tensors)
+        if self._several:
+            self._check_batch(tensors)
         if any([tensor.requires_grad for tensor in tensors]):
             tensors = self._detached(tensors)
         if self._permuted:
@@ -256,6 +261,14 @@ class OptimizedModule(nn.Module):
             if tensor.shape != shape:
                 raise InputError(f"input {quoted(name)} has shape {tuple(tensor.shape)}, expected "
                                  f"{tuple(shape)}: the batch size is fixed ({self._fixed})")
+
+    def _check_batch(self, tensors: Any) -> None:
+        name, tensor = next((name, tensor) for name, tensor in zip(
+            self._inputs.names, tensors, strict=True) if tensor.dim())
+        if tensor.shape[0] == 1:
+            raise InputError(f"input {quoted(name)} has batch 1, which forward computes unlike "
+                             "larger batches, as squeeze() does; optimise the module with an "
+                             "example of batch 1")
 
     def _detached(self, tensors: Any) -> list[Any]:
         for name, tensor in zip(self._inputs.names, tensors, strict=True):

@@ -168,6 +168,31 @@ def test_batch_that_forward_fixes_is_the_only_one():
         fast(torch.randn(3, 3, 4))
 
 
+@pytest.mark.parametrize("forward", [
+    lambda x: x.mean((2, 3), keepdim=True).squeeze(), lambda x: x.squeeze(0),
+    lambda x: x.mean((2, 3), keepdim=True).squeeze((1, -1, -2)), lambda x: x.squeeze(1),
+    lambda x: x * 2 if x.shape[0] > 1 else x, lambda x: (x + 1, x.shape[0]),
+    lambda x: (x + 1, x.shape, x.numel() / 2), lambda x: x / x.shape[0],
+])
+@pytest.mark.parametrize("example", [1, 2])
+def test_a_forward_that_depends_on_the_batch_is_torchs_or_refused(forward, example):
+    module = Function(lambda x, weight: forward(x * weight), weight=torch.randn(3, 1, 1)).eval()
+    fast = gossamer.optimize(module, torch.randn(example, 3, 2, 2))
+    computed = []
+    for batch in (1, 2, 3):
+        x = torch.randn(batch, 3, 2, 2)
+        try:
+            result = fast(x)
+        except InputError as error:
+            assert "batch" in str(error)
+            continue
+        computed.append(batch)
+        with torch.no_grad():
+            expected = module(x)
+        torch.testing.assert_close(result, expected)
+    assert example in computed
+
+
 def test_reason_of_a_fixed_length():
     module = nn.LSTM(4, 6).eval()
     fast = gossamer.optimize(module, torch.randn(5, 2, 4))
