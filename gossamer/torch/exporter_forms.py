@@ -33,8 +33,8 @@ _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
 def decomposed(program: Any) -> Any:
     """Return a program without operators that the exporter may not support.
 
-    The program itself is returned if it has none of these operators, or if it reads the indices of
-    a max pooling, which the replacements do not compute.
+    The program itself is returned if it has none of these operators. Max poolings stay if the
+    program reads their indices, which the replacements do not compute.
     """
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
@@ -45,10 +45,11 @@ def decomposed(program: Any) -> Any:
             # the exporter writes none over all axes
             axes = list(range(node.args[0].meta["val"].dim()))
             node.args = (node.args[0], axes, *node.args[2:])
-    found = [node for node in program.graph.nodes if node.target in _TABLE]
-    if not found or any(_reads_positions(node) for node in found):
-        return program
-    return program.run_decompositions(_TABLE)
+    table = _TABLE
+    if any(_reads_positions(node) for node in program.graph.nodes):
+        table = {operator: form for operator, form in _TABLE.items() if operator not in _MAXIMA}
+    found = any(node.target in table for node in program.graph.nodes)
+    return program.run_decompositions(table) if found else program
 
 
 def write_squeezes(program: Any) -> None:
@@ -166,8 +167,14 @@ def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch
     return x
 
 
+def _log_sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Compute log(sigmoid(x)); the exporter's logarithm of a sigmoid is infinite for large -x."""
+    return -torch.nn.functional.softplus(-x)
+
+
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
-          _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
+          _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool,
+          _aten.log_sigmoid.default: _log_sigmoid}
 """Replacements of operators in decomposed()."""
 
 

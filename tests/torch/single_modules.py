@@ -103,6 +103,7 @@ def own_table() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
         "instance_norm1d": (nn.InstanceNorm1d(8), (image(8, 20),)),
         "gelu tanh": (nn.GELU("tanh"), (image(),)),
         "threshold": (nn.Threshold(0.1, 0.2), (image(),)),
+        "log_sigmoid of large numbers": function(lambda x: F.logsigmoid(200 * x)),
         "softmin": (nn.Softmin(dim=1), (image(16),)),
         "softmax of channels": (nn.Softmax(dim=1), (image(),)),
         "log_softmax of the last axis": (nn.LogSoftmax(dim=-1), (image(5, 16),)),
