@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeGuard
 
 from gossamer.device.base import Device
@@ -295,7 +297,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _keep_caches_writable() -> None:
+    """Keep the caches of PyOpenCL and PoCL out of a folder that cannot be written.
+
+    Without its cache, PyOpenCL fails in the first launch, and PoCL has no device.
+    """
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: no home is known
+        is_writable = False
+    if not is_writable:
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+        os.environ.setdefault("POCL_CACHE_DIR", str(
+            Path(tempfile.gettempdir(), f"pocl-{os.getuid()}")))
+
+
 def _opencl() -> Iterator[_DeviceProbe]:
+    _keep_caches_writable()
     try:
         from gossamer.device import opencl, opencl_driver
     except ImportError:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +19,20 @@ from tests.device.helpers import NotingLock, read
 def _only_opencl(device: Device) -> None:
     if device.api != "opencl":
         pytest.skip("OpenCL has sub-buffers")
+
+
+def test_devices_compute_without_a_folder_for_caches(compiled_device: Device,
+                                                     tmp_path: Path) -> None:
+    _only_opencl(compiled_device)
+    (tmp_path / "file").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "POCL_CACHE_DIR"}
+    found = subprocess.run(
+        [sys.executable, "-c", "import gossamer\nprint([device.name for device in "
+         "gossamer.devices() if device.problem is None])"], text=True,
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)},
+        capture_output=True, check=True)
+    assert compiled_device.name in found.stdout
+    assert "Traceback" not in found.stderr
 
 
 def test_a_view_from_the_start_is_no_sub_buffer(compiled_device: Device) -> None:
