@@ -63,7 +63,6 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     merge_equal(graph)
     changed = _rewrite(gather_shuffled_channels, graph, shapes)
     changed |= _rewrite(scale_before_transposing, graph, shapes)
-    changed |= _rewrite(scale_before_products, graph, shapes)
     if channels_first:
         changed |= _rewrite(transpose_images_for_tokens, graph, shapes)
         changed |= _rewrite(move_channels_first, graph, shapes)
@@ -79,6 +78,9 @@ def optimise(graph: Graph, *, channels_first: bool = False,
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
     matmul_to_gemm(graph, shapes)
+    if _rewrite(scale_before_products, graph, shapes):
+        drop_identities(graph)
+        shapes = shapes_by_batch(graph)
     fold_zero_pads(graph, shapes)
     drop_dead(graph)
     round_scaled_signs(graph)
