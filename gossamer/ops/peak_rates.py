@@ -33,3 +33,8 @@ _PROCESSOR = PeakRates(55_000.0, 10_000.0)
 def rates_of_unit(device: Device) -> PeakRates:
     """Return the rates that estimates assume for one compute unit of a device."""
     return _PROCESSOR if device.on_processors else H200_UNIT
+
+
+def moved_us(nbytes: int, device: Device) -> float:
+    """Return the time in which all compute units of a device read or write bytes."""
+    return nbytes / (rates_of_unit(device).nbytes * max(1, device.limits.compute_units))

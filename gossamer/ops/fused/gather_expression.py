@@ -32,7 +32,7 @@ from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.kernel_expression import floats_in_kernels
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.peak_rates import rates_of_unit
+from gossamer.ops.peak_rates import moved_us
 from gossamer.ops.resize.problem import ResizeProblem, linear, nearest
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -90,8 +90,7 @@ class GatherExpressionFusion(FusionAlgorithm):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         code = _code(problem, variant.inputs, variant.outputs[0])
         assert code is not None  # supports() refuses other problems
-        rate = rates_of_unit(device).nbytes * max(1, device.limits.compute_units)
-        return (code.loaded_bytes + variant.outputs[0].nbytes) / rate
+        return moved_us(code.loaded_bytes + variant.outputs[0].nbytes, device)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

@@ -23,6 +23,7 @@ from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source
 from gossamer.ops.fused.views import move_of, moves
 from gossamer.ops.layer_norm import OnePassLayerNorm
+from gossamer.ops.peak_rates import moved_us
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.rows.config import GROUP
 from gossamer.ops.rows.expression import (
@@ -86,6 +87,14 @@ class RowExpressionFusion(FusionAlgorithm):
                     if _has_places(expression, variant.inputs)]
         variants += [variant.as_fp16 for variant in variants]
         return row_variants(expression, variants, device)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        # slices may read a small part of an input
+        expression = _expression(problem)
+        read = sum(expression.count(operand) * (
+            4 if operand.name else variant.inputs[operand.number].stored_dtype.itemsize)
+            for operand in expression.operands)
+        return moved_us(read + variant.outputs[0].nbytes, device)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

@@ -94,6 +94,10 @@ class RowExpression(HashedOnce):
         """Return whether the elements of a row may read different elements of an operand."""
         return not self.reduced.isdisjoint(dim for axis in operand.axes for dim in axis)
 
+    def count(self, operand: RowOperand) -> int:
+        """Return the number of elements of an operand."""
+        return math.prod(self.sizes[dim] for axis in operand.axes for dim in axis)
+
     def strides(self, axes: Axes, strides: Sequence[int]) -> tuple[int, ...]:
         """Return a tensor's stride along each dimension; 0 where it is broadcast.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.peak_rates import rates_of_unit
+from gossamer.ops.peak_rates import moved_us, rates_of_unit
 from gossamer.tensor import TensorSpec
 
 LEAST_SHARE = 0.4
@@ -39,7 +39,8 @@ def floor_us(algorithm: Algorithm, problem: Problem, variant: Variant, device: D
     info = getattr(problem, "weights_info", None)
     share = 1.0 if algorithm.dense or info is None else info.density
     faster = 1.0 if device.on_processors else _FASTER[variant.precision]
-    rate = 2 * rates_of_unit(device).multiply_adds * faster * _units(device)
+    units = max(1, device.limits.compute_units)
+    rate = 2 * rates_of_unit(device).multiply_adds * faster * units
     return _launch_us(device) + max(problem.flops * share / rate,
                                     _moved_us(device, *variant.inputs, *variant.outputs))
 
@@ -49,14 +50,9 @@ def conversion_us(source: TensorSpec, target: TensorSpec, device: Device) -> flo
     return _launch_us(device) + _moved_us(device, source, target)
 
 
-def _units(device: Device) -> int:
-    return max(1, device.limits.compute_units)
-
-
 def _launch_us(device: Device) -> float:
     return max(_PROCESSOR_US if device.on_processors else _GPU_US, device.queued_us)
 
 
 def _moved_us(device: Device, *specs: TensorSpec) -> float:
-    return sum(spec.nbytes for spec in specs) / (
-        rates_of_unit(device).nbytes * _units(device))
+    return moved_us(sum(spec.nbytes for spec in specs), device)

@@ -21,6 +21,7 @@ from tests.ops.fused import norms
 from tests.ops.fused.layers import Layers, operand
 from tests.ops.harness import check_variants, one_layout_a_config
 from tests.ops.recording import check_kernels_build
+from tests.simulated.device import HARDWARE, SimulatedDevice
 
 ALGORITHM = RowExpressionFusion()
 check = partial(check_variants, ALGORITHM)
@@ -128,6 +129,22 @@ def test_kernels_build_without_spills() -> None:
         norms.rms_norm_2d((64, 64, 56, 56)), norms.evo_norm((64, 96, 32, 32), 6),
         norms.evo_norm((1, 96, 112, 112), 6), norms.group_norm((64, 256, 56, 56), 32),
         norms.group_norm((1, 64, 56, 56), 64), norms.length((1, 160, 56, 56), (2, 3))])
+
+
+def test_the_expected_time_is_that_of_the_slices_that_are_read() -> None:
+    device = SimulatedDevice(HARDWARE["h200"])
+
+    def expected(problem: FusionProblem) -> float:
+        (variant, *_) = ALGORITHM.variants(problem, device)
+        return ALGORITHM.expected_us(problem, variant, device)
+
+    def norm_of_last(rows: int) -> FusionProblem:
+        layers = Layers()
+        x = layers.slice(layers.input((64, rows, 4096)), 1, rows - 1, rows)
+        centred, variance = norms.standardised(layers, x, (2,))
+        return layers.fusion(layers.compute(operand("x") / "v", x=centred, v=variance))
+
+    assert expected(norm_of_last(200)) == expected(norm_of_last(2)) > 0
 
 
 def test_other_layers_are_no_row_expressions() -> None:
