@@ -255,9 +255,8 @@ def scale_before_products(graph: Graph, shapes: ShapesByBatch) -> bool:
         factors = [name for name in node.inputs if name in graph.constants]
         product = makers.get(next((name for name in node.inputs if name not in factors), ""))
         if product is None or product.op != "matmul" or len(factors) != 1 or (
-                node.op != "elementwise" or node.attributes["expression"] not in (
-                    apply("mul"), *([apply("div")] if node.inputs[1] == factors[0] else []))
-                or len(users[product.outputs[0]]) != 1
+                not _is_scaled(node, factors[0]) or len(users[product.outputs[0]]) != 1
+                or product.inputs[0] in graph.constants
                 or not _scales_matrices(graph.constants[factors[0]], product, shapes)):
             continue
         value = new_name(names, f"{product.inputs[0]} of {node.outputs[0]}")
@@ -270,6 +269,15 @@ def scale_before_products(graph: Graph, shapes: ShapesByBatch) -> bool:
     graph.nodes = [each for node in graph.nodes for each in (
         [scaled[id(node)], node] if id(node) in scaled else [node])]
     return bool(scaled)
+
+
+def _is_scaled(node: Node, factors: str) -> bool:
+    """Return whether a node multiplies its other input by factors, or divides it by them."""
+    if node.op != "elementwise":
+        return False
+    expression = node.attributes["expression"]
+    return expression == apply("mul") or (
+        expression == apply("div") and node.inputs[1] == factors)
 
 
 def _scales_matrices(factors: np.ndarray, product: Node, shapes: ShapesByBatch) -> bool:

@@ -193,11 +193,12 @@ def test_factors_of_products_scale_their_first_operands(build: Builder, function
 
 
 @pytest.mark.parametrize("case", [
-    "for each row", "divided by", "another reader", "output", "larger"])
+    "for each row", "divided by", "another reader", "output", "larger", "of a constant"])
 def test_other_factors_stay_behind_products(case: str) -> None:
     build = Builder(("y", "z") if case in ("another reader", "output") else ("y",))
     right = build.constant(1, 1, SIZE, SIZE - 1) if case == "larger" else build.pool("x")
-    scores = build.add("matmul", ["x", right], "z" if case == "output" else "")
+    left = build.constant(1, CHANNELS, SIZE, SIZE) if case == "of a constant" else "x"
+    scores = build.add("matmul", [left, right], "z" if case == "output" else "")
     factors = build.constant(*((SIZE, 1) if case == "for each row" else (CHANNELS, 1, 1)),
                              positive=True)
     if case == "divided by":
