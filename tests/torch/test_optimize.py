@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import pickle
 import resource
@@ -21,8 +22,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
+from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.torch import exported
+from gossamer.torch import optimize as optimize_module
+from gossamer.torch.captured import captured
 from tests.tolerances import normalised_error
 from tests.torch.single_modules import Function
 from tests.torch.small import eager, images, residual, same
@@ -220,6 +224,43 @@ def test_wrong_network_names_its_first_layer(monkeypatch):
     with pytest.raises(UnsupportedError,
                        match=r"output 0 differs.*first layer that differs is \w+ of 'block\.2'"):
         gossamer.optimize(residual(), images())
+
+
+def test_limit_of_float16_is_torchs_error_in_float16():
+    class Difference(nn.Module):
+        """Two sums that are nearly equal, so that float16 leaves few digits of their difference."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor([300.0]))
+
+        def forward(self, x):
+            return (x + self.scale) - self.scale * 1.001
+
+    module, x = Difference().eval(), images()
+    found = captured(module, x, None)
+    half = eager(module.half(), x.half())
+    half, exact = half.float(), eager(module.float(), x)
+    error = normalised_error(half.numpy(), exact.numpy())
+    assert 1e-2 < error < 1
+    check = functools.partial(optimize_module._check, found, device=find("host"),
+                              tolerance=None)
+    check(lambda *args: half, precision="fp16")
+    with pytest.raises(UnsupportedError, match=r'differs.*please report this, or give a larger'):
+        check(lambda *args: half, precision="fp32")
+    worse = exact + 4 * (half - exact)
+    with pytest.raises(UnsupportedError, match=r'differs.*give precision="fp32", or give'):
+        check(lambda *args: worse, precision="fp16")
+
+
+def test_network_that_differs_is_refused_whatever_it_computes():
+    class Sizes(nn.Module):
+        def forward(self, x):
+            y = torch.tanh(x)
+            return y.view(y.shape[0], -1) + y.shape[0]
+
+    with pytest.raises(UnsupportedError, match=r"output 0 differs.*layer"):
+        gossamer.optimize(Sizes().eval(), images(), tolerance=1e-30)
 
 
 def test_memory_goes_with_the_module():

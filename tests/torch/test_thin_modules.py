@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import gossamer
-from gossamer.torch.optimize import in_float64
+from gossamer.torch.optimize import in_dtype
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual, same
@@ -191,7 +191,7 @@ def of_integers(module, x):
     ours = fast(x).numpy()
     with torch.no_grad():
         theirs = module(x).numpy()
-        exact = in_float64(module, lambda module: [module(x.double())])[0].numpy()
+        exact = in_dtype(module, torch.float64, lambda module, x: [module(*x)], [x])[0].numpy()
     assert normalised_error(ours, exact) <= max(1e-6, 2 * normalised_error(theirs, exact))
     # where a number is rounded to the other integer, outputs are a step apart: few are
     assert np.mean(np.abs(ours - exact) > 1e-5 * np.abs(exact).max()) < 0.03
@@ -228,7 +228,7 @@ def test_integers_of_a_narrow_range(function):
     fast = gossamer.optimize(module, images() / 10)
     x = images(5, seed=4) * 3
     torch.testing.assert_close(fast(x), module(x), rtol=0, atol=1e-6)
-    exact = in_float64(module, lambda module: [module(x.double())])[0]
+    exact = in_dtype(module, torch.float64, lambda module, x: [module(*x)], [x])[0]
     assert exact.dtype == torch.float64
     torch.testing.assert_close(exact.float(), module(x), rtol=0, atol=1e-6)
 
