@@ -21,7 +21,7 @@ from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import ANY, Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.tune import reference as network_reference
+from gossamer.plan.tune import network_reference
 from gossamer.tensor import Format, default_spec
 
 CHECKED_IMAGES = 2

@@ -30,7 +30,7 @@ from gossamer.model.infer.resolve import default_batch
 from gossamer.ops.algorithm import EXACT, PRECISIONS
 from gossamer.ops.host_threads import ALL
 from gossamer.plan.candidate import counted
-from gossamer.plan.choose.network import may_be_conversion
+from gossamer.plan.choose.program_builder import may_be_conversion
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy

@@ -43,9 +43,9 @@ class Measurement:
     inputs, outputs: formats.
     median_us, p25_us, p75_us: median and quartiles in microseconds.
     error: normalised error against the reference.
-    samples: number of samples.
+    samples: number of samples that were requested; a slow candidate has fewer.
     failure: why the candidate is excluded.
-    not_tried: whether the candidate was not built, because it was estimated to be too slow.
+    not_tried: whether the candidate was left out of the search and therefore has no time.
     search: identifier of the search that left the candidate out; empty for a candidate that was
     tried.
     wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may

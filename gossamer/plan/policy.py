@@ -69,12 +69,15 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(2, 8, 4, 5, (2.0, 1.5, 1.2)),
-    "normal": Effort(4, 16, 10, 10, (3.0, 2.0, 1.5, 1.5, 1.5)),
-    "max": Effort(None, None, None, 20, everything=True),
+    "quick": Effort(configs=2, most_configs=8, vendor_configs=4, samples=5,
+                    widths=(2.0, 1.5, 1.2)),
+    "normal": Effort(configs=4, most_configs=16, vendor_configs=10, samples=10,
+                     widths=(3.0, 2.0, 1.5, 1.5, 1.5)),
+    "max": Effort(configs=None, most_configs=None, vendor_configs=None, samples=20,
+                  everything=True),
 }
 """The efforts by their names."""
-UNMEASURED = Effort(1, 1, 1, 0)
+UNMEASURED = Effort(configs=1, most_configs=1, vendor_configs=1, samples=0)
 """The effort of plans without measurements: only the first config of each algorithm."""
 
 
@@ -167,10 +170,11 @@ def _no_algorithm(name: str, names: Collection[str]) -> str:
 
 
 def is_change_of_precision(problem: Problem) -> bool:
-    """Return whether a problem reads or writes float16.
+    """Return whether a problem converts to or from float16, whatever precision is allowed.
 
-    If it does, the network or the caller asks for float16 explicitly. False for fusions, because
-    they compute layers in a precision that the policy allows.
+    Such conversions are those of inputs and outputs that the caller has in float16, and those
+    between the layers of a plan. Layers of a network in float16 have float32 problems; their
+    algorithms compute in float16 if the policy allows it. False for fusions likewise.
     """
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))

@@ -110,7 +110,7 @@ class Step:
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
     candidates: Sequence[Candidate] = ()
-    """Every measured candidate of the layer; empty if nothing was measured."""
+    """All candidates of the layer, also those that were left out; empty if nothing was measured."""
     in_place: bool = False
     """Whether the step has nothing to do, because its result is already in its output's memory."""
     placed_variant: Variant | None = None
@@ -162,7 +162,7 @@ class Program:
     aliases: for each value that shares the memory of another value, the name of the other value.
     constants: the arrays of constant values, by name.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and fusions that were measured to choose the steps, each a MeasuredLayer
+    measured: all layers and fusions that were measured to choose the steps, each a LayerCandidates
     (see tune/rows.py).
     locations: for each value that is stored in channels of another value, the name of the other
     value. Its format says which channels belong to it.

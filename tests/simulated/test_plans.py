@@ -21,13 +21,13 @@ from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.choose.network import Network, ProgramBuilder
+from gossamer.plan.choose.program_builder import Network, ProgramBuilder
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.rows import MeasuredLayer
+from gossamer.plan.tune.rows import LayerCandidates
 from gossamer.plan.tune.tuner import Promising, Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model
@@ -129,7 +129,7 @@ def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
     asked: dict[str, set[str]] = {}
     measure_all = Tuner.measure_all
 
-    def measured(tuner: Tuner, nodes: Iterable[MeasuredLayer],
+    def measured(tuner: Tuner, nodes: Iterable[LayerCandidates],
                  promising: Promising | None = None) -> None:
         nodes = [*nodes]
         for node in nodes:

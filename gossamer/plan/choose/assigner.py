@@ -15,23 +15,23 @@ from gossamer.facts import REAL, in_float16
 from gossamer.ops.host_threads import ONE, THREADS
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, fastest, why_not_others
-from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, has_same_packing
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
     Option,
     minimise,
 )
+from gossamer.plan.choose.program_builder import LayerChoice, ProgramBuilder, has_same_packing
 from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.tune.rows import MeasuredLayer, usable
+from gossamer.plan.tune.rows import LayerCandidates, usable
 from gossamer.tensor import Format, default_format, memory_format
 
 LAYER_BY_LAYER = "layer by layer"
 """Key of the reason why a fusion is not computed layer by layer; other keys are names of
 algorithms."""
-Restriction = Callable[[MeasuredLayer, Candidate], bool]
+Restriction = Callable[[LayerCandidates, Candidate], bool]
 """A function that returns whether a candidate of a layer or fusion is admitted. Other candidates
 are used only if necessary, for as few layers as possible."""
 
@@ -48,7 +48,7 @@ class Assigned:
     choices: the keys of the options that are taken, as in `Option.choice`.
     """
 
-    taken: list[tuple[MeasuredLayer, Candidate]]
+    taken: list[tuple[LayerCandidates, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
     conversions: tuple[Conversion, ...]
@@ -58,7 +58,7 @@ class Assigned:
 class Assigner:
     """Finds a table's cheapest plan assignments and their programs.
 
-    The table's candidates are measured first. plan_assignment.py solves the integer program.
+    plan_assignment.py solves the integer program.
     """
 
     def __init__(self, table: Table) -> None:
@@ -66,15 +66,21 @@ class Assigner:
         self._asked_for: Restriction = free if self._only is None else (
             lambda node, candidate: candidate.algorithm.name == self._only)
         """The restriction to the policy's `only` wherever it can be used."""
-        table.tuner.measure_all(table.listed(), self._promising)
-        table.refresh()
+
+    def measure(self) -> None:
+        """List the table's candidates, and measure them within the tuner's effort.
+
+        Further rounds of the search improve the assignment that is the cheapest so far.
+        """
+        self._table.tuner.measure_all(self._table.list_nodes(), self._promising)
+        self._table.refresh()
 
     @property
-    def measured(self) -> list[MeasuredLayer]:
-        """All layers and fusions with their measured candidates."""
+    def measured(self) -> list[LayerCandidates]:
+        """All layers and fusions with their candidates."""
         return [node for node in self._table.nodes if not node.layer.is_reshape]
 
-    def _promising(self) -> list[tuple[MeasuredLayer, Candidate]]:
+    def _promising(self) -> list[tuple[LayerCandidates, Candidate]]:
         """Return the cheapest assignment's candidates with their layers.
 
         If a candidate has no measured time yet, its estimated time is used.
@@ -172,7 +178,7 @@ class Assigner:
                         frozenset(option.choice for option, _, _ in taken))
 
     def _options(self, restriction: Restriction
-                 ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
+                 ) -> list[tuple[Option, LayerCandidates, Candidate | None]]:
         """Return the options of all nodes and fusions.
 
         Each item has the option, its layer or fusion, and its candidate. The candidate of a reshape
@@ -180,7 +186,7 @@ class Assigner:
         Raises GossamerError with the reasons if all candidates of a layer are excluded, and no
         fusion that covers the layer has an option.
         """
-        options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
+        options: list[tuple[Option, LayerCandidates, Candidate | None]] = []
         for node in self._table.nodes:
             if node.layer.is_reshape:
                 options += [(self._option(node.layer, 0.0, (needs,), (gives,)), node, None)
@@ -228,41 +234,41 @@ class Assigner:
         return formats
 
 
-def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str]
+def _choice(node: LayerCandidates, taken: Candidate, reasons: Mapping[str, str]
             ) -> LayerChoice:
     """Return the choice of a candidate, with the reasons why other algorithms were rejected."""
     rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken)}
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
-def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
+def allowed(restriction: Restriction, node: LayerCandidates) -> list[Candidate]:
     """Return the usable candidates that are admitted, or all usable ones if none is admitted."""
     usable = [candidate for candidate in node.candidates
               if math.isfinite(candidate.likely_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
 
 
-def free(node: MeasuredLayer, candidate: Candidate) -> bool:
+def free(node: LayerCandidates, candidate: Candidate) -> bool:
     """Admit all candidates."""
     return True
 
 
-def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
+def dense(node: LayerCandidates, candidate: Candidate) -> bool:
     """Admit only algorithms that do not skip zeros."""
     return candidate.algorithm.dense
 
 
-def one_thread(node: MeasuredLayer, candidate: Candidate) -> bool:
+def one_thread(node: LayerCandidates, candidate: Candidate) -> bool:
     """On the host, admit only candidates that use one thread or have no setting of threads."""
     return node.device.compiles or dict(candidate.variant.config).get(THREADS, ONE) == ONE
 
 
-def whole(node: MeasuredLayer, candidate: Candidate) -> bool:
+def whole(node: LayerCandidates, candidate: Candidate) -> bool:
     """Admit only candidates that compute the whole network as one part."""
     return node.layer.name == WHOLE
 
 
-def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
+def fusion_reasons(measured: Iterable[LayerCandidates], taken: Mapping[str, Candidate], *,
                    forced: str | None = None) -> dict[str, dict[str, str]]:
     """Return each step's reasons for fused or unfused computation.
 

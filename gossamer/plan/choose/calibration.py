@@ -19,7 +19,7 @@ from gossamer.model.infer.resolve import along_batch
 from gossamer.plan.choose.outcomes import Accuracy, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of
-from gossamer.plan.tune.reference import Arrays, reference
+from gossamer.plan.tune.network_reference import Arrays, reference
 
 
 class Calibration:

@@ -8,7 +8,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
+from gossamer.plan.choose.program_builder import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.policy import ANY, Policy, allowed_on, eligibility
 from gossamer.plan.program import Layer, Program

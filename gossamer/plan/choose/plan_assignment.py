@@ -95,10 +95,9 @@ class Option:
 
     @property
     def choice(self) -> Hashable:
-        """The key by which assignments are excluded.
+        """The key of the option in an assignment that is excluded.
 
-        An excluded assignment is given by the keys of its options. An assignment that has all of
-        these keys is not returned.
+        `minimise` returns no assignment that takes options with all keys of an excluded one.
         """
         return self.effect, self.kind
 
@@ -128,15 +127,11 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              excluded: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
     """Return the cheapest plan assignment within a slack.
 
-    If the costs of several options of a node are nearly equal, they are treated as equal, and the
-    first of these options is taken.
-
-    If an option's cost is at most (1 + slack) times the minimum over the options of its node, the
-    minimum is used as its cost. Any other option is compared with the cheapest option that has the
-    same node and the same formats. If the option costs at most (1 + slack) times as much as this
-    cheapest option, the cost of the cheapest option is used for both. If it costs more, it is not
-    taken. Therefore the total is at most (1 + slack) times the minimum, and a taken option costs at
-    most (1 + slack) times as much as the cheapest option with the same node and formats.
+    Nearly equal costs are treated as equal, because measured times scatter. An option whose cost is
+    at most (1 + slack) times that of its node's cheapest option gets the cost of the latter. Any
+    other option is compared likewise with the cheapest option of the same node and formats; if it
+    costs more than (1 + slack) times as much, it is never taken. Of options with equal costs, the
+    first is taken. Therefore the total is at most (1 + slack) times the minimum.
 
     An option of a fusion is not compared with the options that compute the nodes unfused. Instead,
     the cost of the fusion is multiplied by (1 + slack), so that the fusion is taken only if

@@ -18,8 +18,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
 from gossamer.plan.choose.first_choices import FirstChoices
-from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.outcomes import Planned
+from gossamer.plan.choose.program_builder import Network
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.lower.state import given_inputs
@@ -107,6 +107,7 @@ class Planner:
         try:
             assigner = Assigner(Table(network, self._device, self._tuner, self._policy,
                                       less_precise))
+            assigner.measure()
             assigned = assigner.checked()
             return Planned(assigner.program(assigned), assigner, assigned)
         finally:

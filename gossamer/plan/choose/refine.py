@@ -72,10 +72,9 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
 
 
 def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:
-    """Return the restrictions of the assignments to compare.
+    """Return the restrictions of the assignments to compare, by the names of the assignments.
 
-    The keys are names of the assignments. None stands for the cheapest assignment that was not
-    tried yet.
+    None stands for an assignment without restriction: the cheapest that was not found before.
     """
     restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
     if any(not candidate.algorithm.dense for _, candidate in cheapest.taken):

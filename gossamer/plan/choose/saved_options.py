@@ -16,7 +16,7 @@ from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_t
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import candidate_key
 from gossamer.plan.choose.first_choices import FirstChoices
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
+from gossamer.plan.choose.program_builder import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.fusion import find_fusions, part_of
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash

@@ -17,14 +17,14 @@ from gossamer.ops.host_threads import workers
 from gossamer.ops.packed import can_hold
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
+from gossamer.plan.choose.program_builder import Network, conversion_layer
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import is_likely_in_place
 from gossamer.plan.policy import Policy, able_on, allowed_on, eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
-from gossamer.plan.tune.rows import MeasuredLayer
+from gossamer.plan.tune.rows import LayerCandidates
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
@@ -58,8 +58,8 @@ class Table:
 
     def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
                  less_precise: Collection[str] | None) -> None:
-        self.of_layers: list[MeasuredLayer] = []
-        self.of_fusions: list[MeasuredLayer] = []
+        self.of_layers: list[LayerCandidates] = []
+        self.of_fusions: list[LayerCandidates] = []
         self.network, self.device = network, device
         self.tuner, self.policy, self._less_precise = tuner, policy, less_precise
         self.layers = {layer.name: layer for layer in network.layers}
@@ -74,12 +74,12 @@ class Table:
         self._estimated: dict[_Change, Layer] = {}
 
     @property
-    def nodes(self) -> list[MeasuredLayer]:
+    def nodes(self) -> list[LayerCandidates]:
         """The layers and reshapes, followed by the fusions and parts."""
         return [*self.of_layers, *self.of_fusions]
 
-    def listed(self) -> list[MeasuredLayer]:
-        """List and return the layers and fusions to measure.
+    def list_nodes(self) -> list[LayerCandidates]:
+        """List the layers and fusions, and return those with candidates to measure.
 
         Fusions are left out if the tuner's time is over.
         """
@@ -90,17 +90,17 @@ class Table:
                 *self._parts(), *find_fusions(network.layers, network.outputs))]
         return [node for node in self.nodes if not node.layer.is_reshape]
 
-    def _node(self, layer: Layer) -> MeasuredLayer:
+    def _node(self, layer: Layer) -> LayerCandidates:
         """Return a layer with its algorithms, but without candidates yet."""
         if layer.is_reshape:
-            return MeasuredLayer(layer, [], self.device)
+            return LayerCandidates(layer, [], self.device)
         able, layer_device, reasons = eligibility(layer, self.device, self._refusal, self.policy)
         if self._is_thin and workers(self.policy.threads) > 1 and any(
                 algorithm.by_image for algorithm in able):
             reasons |= {algorithm.name: "its threads busy-wait on the cores of generated code"
                         for algorithm in able if algorithm.polls}
             able = [algorithm for algorithm in able if not algorithm.polls]
-        return MeasuredLayer(layer, able, layer_device, reasons=reasons)
+        return LayerCandidates(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
         """Set each node's candidates to those that the tuner has found so far."""
@@ -121,7 +121,7 @@ class Table:
                      for part in find_parts(network.layers, network.outputs, self.device,
                                             left_out)}.values())
 
-    def likely_us(self, node: MeasuredLayer, candidate: Candidate) -> float:
+    def likely_us(self, node: LayerCandidates, candidate: Candidate) -> float:
         """Return a candidate's cost in a plan in microseconds.
 
         The cost is the measured or estimated time, or a small share of this time if the layer is
@@ -158,14 +158,14 @@ class Table:
                                                    target, facts)
         return LEAST_SHARE * conversion_us(source, target, self.device)
 
-    def conversion(self, layer: Layer) -> MeasuredLayer:
+    def conversion(self, layer: Layer) -> LayerCandidates:
         """Return a conversion without candidates; packed values are not converted on the host."""
         refusal, device = self.tuner.space.refusal_reason, self.device
         if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
             able, reasons = able_on(layer.problem, device, refusal)
         else:
             able, device, reasons = eligibility(layer, device, refusal)
-        return MeasuredLayer(layer, able, device, reasons=reasons)
+        return LayerCandidates(layer, able, device, reasons=reasons)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measure the conversions whose cost is an estimate.
@@ -184,14 +184,14 @@ class Table:
             return "the network is not small, and has no pruned or binary layers"
         return self.tuner.space.refusal_reason(algorithm, problem, device)
 
-    def _fusion(self, fusion: Layer) -> MeasuredLayer:
+    def _fusion(self, fusion: Layer) -> LayerCandidates:
         """Return a fusion with the algorithms that may compute it.
 
         The reasons why other algorithms that recognise the fusion may not compute it are included.
         """
         able, reasons = allowed_on(fusion, self.device, self.tuner.space.refusal_reason,
                                    self.policy, recognising(fusion))
-        return MeasuredLayer(fusion, able, self.device, reasons=reasons)
+        return LayerCandidates(fusion, able, self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates, and mark those that are too imprecise as excluded.

@@ -43,8 +43,8 @@ class CandidateBuilds:
         self.device = device
         self.memory = CandidateMemory(device)
         self.compilers = Compilers(device)
-        self._sets: dict[tuple[str, Problem], Future[CandidateChecks]] = {}
-        self._sets_lock = threading.Lock()
+        self._checks: dict[tuple[str, Problem], Future[CandidateChecks]] = {}
+        self._checks_lock = threading.Lock()
         self._building: dict[Future[BuiltCandidate], Row] = {}
         self._ahead = _AHEAD * processors() if device.builds_side_by_side else 1
 
@@ -68,7 +68,7 @@ class CandidateBuilds:
             for pool in (self._pool, self._references):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._building.clear()
-            self._sets.clear()
+            self._checks.clear()
 
     @property
     def rows(self) -> Collection[Row]:
@@ -104,7 +104,7 @@ class CandidateBuilds:
         built = next(future for future in self._building if future.done())
         return self._building.pop(built), built
 
-    def set_of(self, layer: Layer) -> CandidateChecks:
+    def checks_of(self, layer: Layer) -> CandidateChecks:
         """Return the checks of a layer's candidates.
 
         The checks are made once for each layer. Their key is the layer's name and problem, because
@@ -112,11 +112,11 @@ class CandidateBuilds:
         name, whatever format they convert from.
         """
         key = layer.name, layer.problem
-        with self._sets_lock:
-            if key not in self._sets:
-                self._sets[key] = self._references.submit(CandidateChecks, layer, self.device,
+        with self._checks_lock:
+            if key not in self._checks:
+                self._checks[key] = self._references.submit(CandidateChecks, layer, self.device,
                                                           self.memory)
-        return self._sets[key].result()
+        return self._checks[key].result()
 
     def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:
         """Return a ready candidate and its check."""
@@ -131,5 +131,5 @@ class CandidateBuilds:
             state = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
             # the thread that times candidates needs the checks even if the build failed
-            candidates = self.set_of(layer)
-        return state, candidates.build_check(algorithm, variant)
+            checks = self.checks_of(layer)
+        return state, checks.build_check(algorithm, variant)

@@ -48,12 +48,13 @@ class WrongNumbersError(Exception):
 
 
 BuiltCheck = list[tuple[list[np.ndarray], State]]
-"""The problems that a candidate's check computes in addition to the candidate. Each item holds the
+"""For a problem with discontinuous functions, such as rounding: the problems that compute the
+arguments of these functions. A check runs them in addition to the candidate. Each item holds the
 reference's outputs for a problem, and the problem's prepared state."""
 
 
 class CandidateChecks:
-    """The candidates of a layer, which all get the same inputs and constants.
+    """The checks of a layer's candidates, which all get the same inputs and constants.
 
     memory: the memory that these candidates share with the candidates of other layers.
     """
@@ -79,10 +80,9 @@ class CandidateChecks:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Return the continuous problems of a candidate's check, ready to run.
+        """Return the check of a candidate, ready to run.
 
-        The check runs these problems in addition to the candidate. Other threads may call this
-        method while the device checks and times candidates.
+        Other threads may call this method while the device checks and times candidates.
         """
         if self._is_discontinuous:
             self._bounds_of(self._rounding_of(variant))

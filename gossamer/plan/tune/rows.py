@@ -26,20 +26,21 @@ _FUSED = 1.25
 """A fusion may pay off if its time is at most this factor times the time of its unfused layers. The
 factor exceeds 1 because a fusion may save conversions."""
 UNTIMED = 0.95
-"""Factor on the estimate of a row without a time, so that a row whose estimate equals the best
-measured time is measured."""
+"""Factor on the estimated time of a row that has no measured time. It is below 1, so that a plan
+takes the row, and the row is measured, if its estimate equals the best measured time."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """Formats and precision of a candidate."""
 
 
 @dataclass(eq=False)
-class MeasuredLayer:
+class LayerCandidates:
     """A layer or fusion with its rows and candidates.
 
     algorithms: the algorithms that may compute the layer.
     device: the device on which they may compute it.
-    candidates: all measured candidates.
+    candidates: all candidates in order of preference, including those that were left out; empty
+    before the tuner has listed them. While the search goes on, some have an estimated time.
     reasons: for each algorithm without a candidate, the reason why it has none.
     rows: the candidates as rows, in order of preference.
     parts: for a fusion, its layers; empty for a layer.
@@ -52,7 +53,7 @@ class MeasuredLayer:
     candidates: list[Candidate] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     rows: Sequence[Row] = ()
-    parts: Sequence[MeasuredLayer] = ()
+    parts: Sequence[LayerCandidates] = ()
     best: dict[_Kind, Row] = field(default_factory=dict)
 
     @property
@@ -75,9 +76,10 @@ class MeasuredLayer:
     def limit_us(self, row: Row) -> float:
         """Return the time above which a row cannot be best.
 
-        The limit is the least cost of replacing the row by a known one: the time of the known row
-        plus the conversions between the formats of both rows. For a fusion, the limit is at most
-        _FUSED times the time of its unfused layers.
+        A plan may take a row that has a time in the place of this row, and convert its inputs and
+        outputs to the formats of this row. The limit is the shortest time of such a replacement.
+        For a fusion, the limit is at most _FUSED times the time of its unfused layers. If the
+        tuner keeps precisions, rows of less precision are no replacement.
         """
         rank = PRECISIONS.index(row.variant.precision)
         known = [known for (_, precision), known in self.best.items()
@@ -93,7 +95,8 @@ class MeasuredLayer:
 class Group:
     """Rows whose times are valid for several layers.
 
-    The algorithms of the rows ignore the properties in which these layers differ.
+    The algorithms of the rows ignore the properties in which these layers differ. For example, the
+    time of a dense algorithm does not depend on which weights are zero.
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
@@ -109,7 +112,7 @@ class Group:
     layer: Layer
     device: Device
     keeps_precisions: bool = False
-    layers: list[MeasuredLayer] = field(default_factory=list)
+    layers: list[LayerCandidates] = field(default_factory=list)
     similar: Group | None = None
     rows: dict[CandidateKey, Row] = field(default_factory=dict)
 
@@ -222,7 +225,7 @@ class Rows:
         """For layers whose candidates depend on zeros: the group of the first layer of each shape.
         """
 
-    def listed(self, nodes: Sequence[MeasuredLayer], key: str) -> dict[Row, None]:
+    def add(self, nodes: Sequence[LayerCandidates], key: str) -> dict[Row, None]:
         """Add the candidates of layers as rows; return the rows without a measurement yet.
 
         Rows with a sufficient stored measurement receive it.

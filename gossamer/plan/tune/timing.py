@@ -27,7 +27,7 @@ _NEAR = 1.15
 of the candidate's group."""
 
 
-def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
+def measure_row(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             samples: int) -> None:
     """Check a candidate, and set its time or failure.
 
@@ -45,7 +45,7 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             row.measured = _measured(row, builds, samples, *builds.build(
                 row.group.layer, row.algorithm, row.variant))
     except Exception as failure:  # a candidate may fail in any way; its failure is reported
-        row.measured = builds.set_of(row.group.layer).failed(row.algorithm, row.variant, failure)
+        row.measured = builds.checks_of(row.group.layer).failed(row.algorithm, row.variant, failure)
         row.may_differ = isinstance(failure, (OutOfMemoryError, MemoryError, ProcessEndedError,
                                               CompilerEndedError))
         if isinstance(failure, DeviceLostError):
@@ -60,12 +60,11 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
 
 def _measured(row: Row, builds: CandidateBuilds, samples: int, state: State,
               check: BuiltCheck) -> Measurement:
-    candidates = builds.set_of(row.group.layer)
-    work, error = candidates.checked(row.algorithm, row.variant, state, check)
+    checks = builds.checks_of(row.group.layer)
+    work, error = checks.checked(row.algorithm, row.variant, state, check)
     row.timing = _sampled(row, work, samples)
-    # the requested number of samples is stored even for a slow candidate, which has fewer
     return Measurement.of(row.algorithm, row.variant, row.timing, error=error,
-                          weights=candidates.digest, samples=samples)
+                          weights=checks.digest, samples=samples)
 
 
 def _sampled(row: Row, work: Work, samples: int) -> Timing:

@@ -6,7 +6,7 @@ problem and algorithm, the configs that are expected to be the fastest. Each fur
 twice as many configs of fewer algorithms, namely those whose times are nearest to the best. It also
 measures the candidates that a plan would take according to their estimates. A candidate is left out
 for one of three reasons: its lower bound is too high, no round has reached it, or the search has
-ended.
+ended. Configs beyond the limit of the effort are no candidates (see Space).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidate_checks import reason_of
-from gossamer.plan.tune.rows import NOT_TRIED, Group, MeasuredLayer, Row, Rows
+from gossamer.plan.tune.rows import NOT_TRIED, Group, LayerCandidates, Row, Rows
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.timing import measure
+from gossamer.plan.tune.timing import measure_row
 
 ENDED = "the search ended early"
 """The reason why a candidate is left out when the budget is spent or the search was stopped."""
@@ -51,7 +51,7 @@ _RESERVED, _RESERVED_S = 0.2, 5.0
 """Share of a budget that is reserved for choosing the plan after the measurements, and the maximum
 of this share in seconds."""
 
-Promising = Callable[[], Sequence[tuple[MeasuredLayer, Candidate]]]
+Promising = Callable[[], Sequence[tuple[LayerCandidates, Candidate]]]
 """A function that returns the candidates that a plan would take according to measured and estimated
 times, each with its layer."""
 
@@ -161,11 +161,11 @@ class Tuner:
 
         The result is that of candidates().
         """
-        node = MeasuredLayer(layer, algorithms, device)
+        node = LayerCandidates(layer, algorithms, device)
         self.measure_all([node])
         return node.candidates
 
-    def measure_all(self, nodes: Iterable[MeasuredLayer],
+    def measure_all(self, nodes: Iterable[LayerCandidates],
                     promising: Promising | None = None) -> None:
         """Measure and set the candidates of layers and fusions.
 
@@ -180,7 +180,7 @@ class Tuner:
         self._begun = self._done = 0
         self._start = self._stored = time.monotonic()
         with self._started(node.device for node in nodes):
-            self._own = self._rows.listed(nodes, self._key)
+            self._own = self._rows.add(nodes, self._key)
             self.reused += sum(row.stored is not None and not row.stored.not_tried
                                for row in self._own)
             try:
@@ -200,7 +200,7 @@ class Tuner:
         for node in nodes:
             node.candidates = self.candidates(node)
 
-    def candidates(self, node: MeasuredLayer) -> list[Candidate]:
+    def candidates(self, node: LayerCandidates) -> list[Candidate]:
         """Return the candidates of a layer whose search has begun, in order of preference.
 
         Candidates that were left out are marked as excluded. A candidate that may still be measured
@@ -223,7 +223,7 @@ class Tuner:
             for index, (layer, candidate, device) in unknown.items():
                 try:
                     state, check = building.pop(index).result()
-                    self._builds_on(device).set_of(layer).checked(
+                    self._builds_on(device).checks_of(layer).checked(
                         candidate.algorithm, candidate.variant, state, check)
                 except DeviceLostError:
                     raise
@@ -241,7 +241,7 @@ class Tuner:
             builds.compilers.close()
             builds.memory.release()
 
-    def _key_of(self, nodes: Iterable[MeasuredLayer]) -> str:
+    def _key_of(self, nodes: Iterable[LayerCandidates]) -> str:
         """Return hexadecimal digits that identify layers and the effort.
 
         Candidates that one search has left out are left out by later searches with the same key.
@@ -290,9 +290,9 @@ class Tuner:
         """Return the rows of the first round.
 
         For each algorithm, these are the configs with the shortest modelled times, each in its
-        fastest formats. Of layers that differ only in their weights, only the first is included.
-        Rows with long builds are left to later rounds, which measure them only if the plan would
-        take them.
+        fastest formats. If an algorithm skips zeros, layers that differ only in their zeros have
+        separate rows; only those of the first such layer are included. Rows with long builds are
+        left to later rounds, which measure them only if the plan would take them.
         """
         count: dict[tuple[Group, Algorithm, str], set[object]] = defaultdict(set)
         first: list[Row] = []
@@ -317,7 +317,7 @@ class Tuner:
             if self.is_over or saved_us < _LEAST_GAIN * sum(before.values()):
                 break
 
-    def _cheapest(self) -> list[tuple[MeasuredLayer, Candidate]]:
+    def _cheapest(self) -> list[tuple[LayerCandidates, Candidate]]:
         """Return each layer's candidate with the shortest estimated time."""
         best = [(node, min((row.candidate for row in node.rows),
                            key=lambda candidate: candidate.likely_cost))
@@ -325,14 +325,14 @@ class Tuner:
         return [(node, candidate) for node, candidate in best
                 if math.isfinite(candidate.likely_cost)]
 
-    def _next(self, taken: Iterable[tuple[MeasuredLayer, Candidate]], width: float, factor: int
+    def _next(self, taken: Iterable[tuple[LayerCandidates, Candidate]], width: float, factor: int
               ) -> list[Row]:
         """Return the rows of a further round.
 
-        Some of these rows are those that the plan takes and that have no time. The others belong to
-        algorithms whose time is at most `width` times the layer's best time: for each of them,
-        `factor` times as many configs as in the first round, in the formats that the layer has in
-        the plan.
+        The round measures the rows that the plan takes and that have no time yet. It also measures
+        further configs of each algorithm whose time is at most `width` times the layer's best time.
+        Such an algorithm may then have `factor` times as many configs as in the first round. These
+        configs are measured only in the formats that the layer has in the plan.
         """
         found: dict[Row, None] = {}
         for node, candidate in taken:
@@ -405,7 +405,7 @@ class Tuner:
                 return
             row, built = builds.next_built()
             if required or not self._is_useless(row):
-                measure(row, built, builds, self.limits.samples)
+                measure_row(row, built, builds, self.limits.samples)
                 if row.timing is not None and row.timing.repeats > 1:
                     self._timings.append(row.timing)
                 self.measured += 1

@@ -33,7 +33,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from tests.fixtures import is_slow
 from tests.golden import Golden
 from tests.model.onnx_models import model, save, weights

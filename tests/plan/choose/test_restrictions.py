@@ -22,7 +22,7 @@ from gossamer.ops.algorithm import PRECISIONS, Variant
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import saved_options
-from gossamer.plan.choose.network import LayerChoice
+from gossamer.plan.choose.program_builder import LayerChoice
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer, Step
 from tests.fixtures import is_slow

@@ -19,8 +19,8 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidate_checks import CandidateChecks, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.rows import Group, MeasuredLayer, Row
-from gossamer.plan.tune.timing import measure
+from gossamer.plan.tune.rows import Group, LayerCandidates, Row
+from gossamer.plan.tune.timing import measure_row
 
 
 class PacedDevice(HostDevice):
@@ -92,7 +92,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     builds = CandidateBuilds(device)
     builds.memory = memory or builds.memory
     group = Group(layer.problem, layer, device)
-    node = MeasuredLayer(layer, [], device)
+    node = LayerCandidates(layer, [], device)
     group.layers.append(node)
     node.rows = rows = [
         Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
@@ -102,7 +102,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
             group.rows[row.key] = row
             builds.begin_row(row)
         while builds.rows:
-            measure(*builds.next_built(), builds, samples)
+            measure_row(*builds.next_built(), builds, samples)
     return rows
 
 

@@ -19,7 +19,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
-from gossamer.plan.tune.rows import MeasuredLayer, usable
+from gossamer.plan.tune.rows import LayerCandidates, usable
 from gossamer.plan.tune.tuner import Progress, Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -42,7 +42,7 @@ def layers() -> list[Layer]:
 
 def measure(tuner: Tuner, device: PacedDevice, algorithm: Paced) -> list[Sequence[Candidate]]:
     of = layers()
-    tuner.measure_all([MeasuredLayer(each, [algorithm], device) for each in of])
+    tuner.measure_all([LayerCandidates(each, [algorithm], device) for each in of])
     measured = [tuner.measure(each, [algorithm], device) for each in of]
     for each, candidates in zip(of, measured, strict=True):
         assert usable(each, candidates, device)
@@ -187,7 +187,7 @@ def test_what_fails_is_replaced_though_the_budget_is_spent(
         tuner = Tuner(paced_device, precision="tf32", budget_s=1e-9,
                       cache=TuningCache(paced_device, tmp_path / str(measured)))
         tuner.start()
-        tuner.measure_all([MeasuredLayer(each, algorithms, paced_device) for each in of])
+        tuner.measure_all([LayerCandidates(each, algorithms, paced_device) for each in of])
         for each in of:
             candidates = tuner.measure(each, algorithms, paced_device)
             assert {candidate.algorithm.name for candidate in candidates
@@ -246,7 +246,7 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         algorithm = Paced("paced", *(100.0,) * 40)  # about a third of them are sampled
         known(algorithm)
         tuner = paced_tuner("max")
-        tuner.measure_all([MeasuredLayer(layer("one"), [algorithm], paced_device)])
+        tuner.measure_all([LayerCandidates(layer("one"), [algorithm], paced_device)])
         assert tuner.measured == 40
         return tuner.notices
 
@@ -260,7 +260,7 @@ def all_candidates(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
     def measured(*times_us: float) -> list[Candidate]:
         algorithm = Paced("paced", *times_us)
         known(algorithm)
-        request = MeasuredLayer(layer("one"), [algorithm], paced_device)
+        request = LayerCandidates(layer("one"), [algorithm], paced_device)
         tuner = paced_tuner("max")
         tuner.measure_all([request])
         return tuner.measure(request.layer, request.algorithms, paced_device)

@@ -16,7 +16,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidate_checks import CandidateChecks
-from gossamer.plan.tune.rows import MeasuredLayer, timed_problem
+from gossamer.plan.tune.rows import LayerCandidates, timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -34,7 +34,7 @@ def test_what_is_taken_is_the_best_of_what_was_measured(
     known(*algorithms)
     tuner = paced_tuner("quick")
     layers = [layer(f"layer{channels}", channels=channels) for channels in (4, 8, 16)]
-    tuner.measure_all([MeasuredLayer(each, algorithms, paced_device) for each in layers])
+    tuner.measure_all([LayerCandidates(each, algorithms, paced_device) for each in layers])
     for each in layers:
         candidates = tuner.measure(each, algorithms, paced_device)
         for candidate in candidates:
@@ -89,7 +89,7 @@ def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
     layers = [layer(f"conv{n}", mask=f"mask {n}", density=0.1 + n / 100, seed=n)
               for n in range(4)]
     tuner = paced_tuner("quick")
-    tuner.measure_all([MeasuredLayer(each, [dense, sparse], paced_device) for each in layers])
+    tuner.measure_all([LayerCandidates(each, [dense, sparse], paced_device) for each in layers])
     firsts = [float(each.weights["weight"].flat[0]) for each in layers]
     assert sparse.built == [(firsts[0], 0), (firsts[0], 1), *((first, 1) for first in firsts[1:])]
 
@@ -117,13 +117,13 @@ def test_the_rounds_measure_what_a_plan_would_take(
     known(algorithm)
     conv, rounds = layer(), []
 
-    def promising() -> list[tuple[MeasuredLayer, Candidate]]:
+    def promising() -> list[tuple[LayerCandidates, Candidate]]:
         candidates = tuner.candidates(request)
         rounds.append([candidate.expected_us is not None for candidate in candidates])
         return [(request, candidates[5])]
 
     tuner = paced_tuner("quick")
-    request = MeasuredLayer(conv, [algorithm], paced_device)
+    request = LayerCandidates(conv, [algorithm], paced_device)
     tuner.measure_all([request], promising)
     assert [n for _, n in algorithm.built] == [0, 1, 5, 2, 3]
     assert rounds == [[False] * 2 + [True] * 4]
@@ -139,7 +139,7 @@ def test_the_next_search_leaves_out_the_same(
         known: Callable[..., None]) -> None:
     algorithm = Paced("paced", *(100.0,) * 6)
     known(algorithm)
-    requests = [MeasuredLayer(each, [algorithm], paced_device) for each in LAYERS]
+    requests = [LayerCandidates(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")
     tuner.measure_all(requests)
     assert 16 <= tuner.measured < 96 and tuner.measured + tuner.not_tried == 96
@@ -168,7 +168,7 @@ def problem(density: float, mask: str, channels: int = 4) -> Conv2dProblem:
 
 def measure(tuner: Tuner, device: PacedDevice, layers: Sequence[Layer],
             *algorithms: Paced) -> list[Sequence[Candidate]]:
-    tuner.measure_all([MeasuredLayer(each, algorithms, device) for each in layers])
+    tuner.measure_all([LayerCandidates(each, algorithms, device) for each in layers])
     return [tuner.measure(each, algorithms, device) for each in layers]
 
 

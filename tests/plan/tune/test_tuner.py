@@ -22,11 +22,11 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import refine
-from gossamer.plan.choose.network import conversion_layer
+from gossamer.plan.choose.program_builder import conversion_layer
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.rows import MeasuredLayer, Row
+from gossamer.plan.tune.rows import LayerCandidates, Row
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.fixtures import is_slow
@@ -220,7 +220,7 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
                                   REAL)
         able = [algorithm for algorithm in OPS["copy"].algorithms
                 if change.problem and algorithm.supports(change.problem, device) is None]
-        requests.append(MeasuredLayer(change, able, device))
+        requests.append(LayerCandidates(change, able, device))
     tuner = Tuner(device, "max", cache=TuningCache(device, tmp_path), precision="fp16")
     tuner.measure_all(requests)
     for request in requests:
@@ -240,7 +240,7 @@ def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
 
     def failures(tuner: Tuner, *layers: Layer) -> list[str | None]:
         tuner.start()
-        tuner.measure_all([MeasuredLayer(each, [paced], paced_device) for each in layers])
+        tuner.measure_all([LayerCandidates(each, [paced], paced_device) for each in layers])
         return [candidate.measured.failure
                 for candidate in tuner.measure(layers[0], [paced], paced_device)]
 

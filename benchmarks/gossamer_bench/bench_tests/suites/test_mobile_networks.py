@@ -10,7 +10,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from gossamer_bench.layer_tables import mobilenet_v2_blocks
 from gossamer_bench.suites.mobile_networks import MOBILE_NETWORKS, inverted_residual, mobilenet_v2
 from tests.tolerances import normalised_error, tolerance

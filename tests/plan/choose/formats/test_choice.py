@@ -20,12 +20,12 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import State
 from gossamer.ops.copy import NumpyCopy
 from gossamer.ops.copy.problem import CopyProblem
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.program_builder import Network
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.tune import candidate_checks, output_errors
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_spec
 from tests.plan.choose.formats.toy import (

@@ -17,8 +17,8 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.plan.choose.first_choices import FirstChoices
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.choose.planner import Planner
+from gossamer.plan.choose.program_builder import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import eligibility
 from gossamer.plan.program import Layer, Program

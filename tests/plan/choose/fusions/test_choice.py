@@ -11,7 +11,7 @@ import gossamer
 from gossamer.errors import InputError
 from gossamer.measure import SLACK
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from tests.plan.choose.fusions.toy import (
     ALONE_US,
     FUSION,

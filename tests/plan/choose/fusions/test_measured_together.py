@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gossamer.plan.tune.rows import MeasuredLayer
+from gossamer.plan.tune.rows import LayerCandidates
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.choose.fusions.toy import (
     FUSION,
@@ -28,17 +28,17 @@ WITHIN = ["grow0 + middle0", "middle0 + shrink0"]
 def test_layers_and_fusions_are_measured_in_one_search(
         is_slow: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: list[list[str]] = []
-    measure, limit_us = Tuner.measure_all, MeasuredLayer.limit_us
+    measure, limit_us = Tuner.measure_all, LayerCandidates.limit_us
 
     def recorded(self: Tuner, *arguments: Any) -> None:
         measure(self, *arguments)
         found.append([node.layer.name for node in self._nodes])
 
-    def limited(self: MeasuredLayer, *arguments: Any) -> float:
+    def limited(self: LayerCandidates, *arguments: Any) -> float:
         return 0.0 if is_slow and self.parts else limit_us(self, *arguments)
 
     monkeypatch.setattr(Tuner, "measure_all", recorded)
-    monkeypatch.setattr(MeasuredLayer, "limit_us", limited)
+    monkeypatch.setattr(LayerCandidates, "limit_us", limited)
     with_algorithm(monkeypatch, FusedBlock(), FusedPair())
     no_comparison(monkeypatch)
     plan = make_plan(blocks(1), tmp_path)

@@ -16,7 +16,7 @@ from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from gossamer.tensor import Format, TensorSpec
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS, ToyConv, add_algorithms, images, set_costs
 from tests.plan.choose.fusions.toy import FusedBlock, make_plan, no_comparison, with_algorithm

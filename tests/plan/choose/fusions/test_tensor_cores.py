@@ -21,7 +21,7 @@ from gossamer.ops.fused.pointwise_pair import BOTH, PointwisePairMma
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune.network_reference import reference
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 

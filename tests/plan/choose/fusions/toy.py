@@ -27,7 +27,7 @@ from gossamer.plan.choose import refine
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.rows import MeasuredLayer
+from gossamer.plan.tune.rows import LayerCandidates
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import pack, unpack
 
@@ -138,7 +138,7 @@ def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float =
     # layers have the same algorithms with or without llvmlite
     monkeypatch.setattr(native, "absent", lambda: "left out")
     # none is left out by the time that it really takes
-    monkeypatch.setattr(MeasuredLayer, "limit_us", lambda *arguments: math.inf)
+    monkeypatch.setattr(LayerCandidates, "limit_us", lambda *arguments: math.inf)
 
 
 def make_plan(graph: Graph, folder: Path, device: str = "host", **policy: Any) -> Plan:

@@ -18,8 +18,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.tune import reference as reference_module
-from gossamer.plan.tune.reference import reference
+from gossamer.plan.tune import network_reference as reference_module
+from gossamer.plan.tune.network_reference import reference
 from tests.model.onnx_models import save
 from tests.plan import mixing
 from tests.plan.mixing import MIXING, network, node

@@ -1,4 +1,4 @@
-"""A network at one batch size, and its programs."""
+"""A network at one batch size, and the builder of its programs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
     rejected: for every other algorithm, by name, the reason why it does not compute the layer.
-    candidates: all measured candidates of the layer.
+    candidates: all candidates of the layer, also those that were left out.
     """
 
     algorithm: Algorithm
