@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from gossamer.errors import InputError, quoted
-
-if TYPE_CHECKING:
-    from gossamer.io.images import Preprocessing
-
+from gossamer.io.images import Preprocessing
 
 HEAD_KINDS = ("yolo", "region", "yolox", "yolox_decoded", "yolov5", "yolov8")
 RESIZES = ("stretch", "letterbox")
@@ -44,6 +42,11 @@ class DetectionHead:
     new_coords: bool = False
     softmax: bool = False
 
+    def __post_init__(self) -> None:
+        if not (self.kind in HEAD_KINDS and 0 <= self.scale_x_y <= 100
+                and min(self.mask, default=0) >= 0):
+            raise ValueError(f"{self} does not describe how boxes are decoded")
+
 
 @dataclass(frozen=True)
 class DetectorMetadata:
@@ -68,54 +71,15 @@ class DetectorMetadata:
     nms_kind: str = "greedynms"
     beta_nms: float = 0.6
 
+    def __post_init__(self) -> None:
+        if not (self.heads and self.classes >= 0 and self.resize in RESIZES
+                and self.nms_kind in NMS_KINDS and 0 <= self.threshold <= 1
+                and 0 <= self.nms <= 1 and 0 <= self.beta_nms <= 100):
+            raise ValueError(f"{self} does not describe how boxes are decoded")
 
-def detector_of(value: Any, anchors: int) -> DetectorMetadata:
-    """Return the metadata that a JSON object describes.
-
-    Fields with a default may be absent from the object.
-
-    anchors: number of anchors of the network.
-    Raises ValueError if a field is absent or unknown, or has a wrong value.
-    """
-    wrong = ValueError(f"{value!r} does not describe how boxes are decoded")
-    if not _has_fields(value, DetectorMetadata):
-        raise wrong
-    heads = value["heads"]
-    if not isinstance(heads, list | tuple) or not heads or not all(
-            _has_fields(head, DetectionHead) and isinstance(head.get("mask", []), list | tuple)
-            for head in heads):
-        raise wrong
-    detector = DetectorMetadata(**{**value, "heads": tuple(
-        DetectionHead(**{**head, "mask": tuple(head.get("mask", ()))}) for head in heads)})
-    if not (type(detector.classes) is int and detector.classes >= 0
-            and detector.resize in RESIZES and detector.nms_kind in NMS_KINDS
-            and _is_between(detector.threshold, 0, 1) and _is_between(detector.nms, 0, 1)
-            and _is_between(detector.beta_nms, 0, 100)
-            and all(_is_head(head, anchors) for head in detector.heads)):
-        raise wrong
-    return detector
-
-
-def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Return whether a JSON value is an object with the fields of a class.
-
-    Fields with a default in the class may be absent. All other fields must be present, and further
-    fields are not allowed.
-    """
-    if not isinstance(value, Mapping):
-        return False
-    required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}
-    return required <= value.keys() <= {field.name for field in fields(of)}
-
-
-def _is_head(head: DetectionHead, anchors: int) -> bool:
-    return (head.kind in HEAD_KINDS and _is_between(head.scale_x_y, 0, 100)
-            and type(head.new_coords) is bool and type(head.softmax) is bool
-            and all(type(index) is int and 0 <= index < anchors for index in head.mask))
-
-
-def _is_between(value: Any, low: float, high: float) -> bool:
-    return type(value) in (int, float) and low <= value <= high
+    def fits(self, anchors: int) -> bool:
+        """Return whether a network with this number of anchors has all anchors of the heads."""
+        return all(index < anchors for head in self.heads for index in head.mask)
 
 
 @dataclass(frozen=True)
@@ -163,98 +127,44 @@ class ModelMetadata:
     detector: DetectorMetadata | None = None
     columns: tuple[Column, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.detector is not None and not self.detector.fits(len(self.anchors)):
+            raise ValueError(f"{self.detector} needs more than {len(self.anchors)} anchors")
 
-def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the metadata as JSON values; metadata_of() is the inverse."""
-    return asdict(metadata)
 
+def from_json(kind: Any, value: Any) -> Any:
+    """Return the value of a type that a JSON value describes.
 
-def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
-    """Return the metadata for JSON values that fields_of() made.
+    Dataclasses are described by objects, in which fields with a default may be absent, and tuples
+    by lists.
 
-    Raises LookupError for an absent field or number, and TypeError or ValueError for a field with a
-    wrong type or value.
+    kind: a dataclass, a tuple type, an optional type, float, int, bool or str.
+    Raises ValueError if the value does not describe one of this type.
     """
-    picture, preprocessing = fields["picture"], fields["preprocessing"]
-    anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
-    return ModelMetadata(
-        tuple(fields["classes"]), fields["independent_scores"],
-        None if picture is None else (picture[0], picture[1]), fields["brightness"],
-        None if preprocessing is None else preprocessing_of(preprocessing),
-        anchors, None if detector is None else detector_of(detector, len(anchors)),
-        columns_of(fields.get("columns", ())))
-
-
-def preprocessing_of(fields: Any) -> Preprocessing:
-    """Return the preprocessing that JSON values describe.
-
-    Fields with a default may be absent. Raises ValueError for unknown fields and wrong values.
-    """
-    from gossamer.io.images import Preprocessing
-
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"{quoted(fields)} does not describe how photos are prepared")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list | tuple) else value
-              for name, value in fields.items()}
-    for name, value in values.items():
-        if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
-            raise ValueError(f"a preprocessing cannot have {name} {quoted(value)}")
-    try:
-        return Preprocessing(**values)
-    except InputError as error:
-        raise ValueError(str(error)) from None
-
-
-def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
-    """Return the anchors that a JSON value lists.
-
-    Raises ValueError if the value is not a list of pairs of numbers.
-    """
-    if not isinstance(value, list | tuple) or not all(
-            _is_numbers(pair) and len(pair) == 2 for pair in value):
-        raise ValueError(f"anchors {quoted(value)}: expected pairs of width and height")
-    return tuple((width, height) for width, height in value)
-
-
-def columns_of(value: Any) -> tuple[Column, ...]:
-    """Return the columns that a JSON value lists.
-
-    Raises ValueError unless the value is a list of columns. Each column has a name, and optionally
-    a number for empty cells and a list of texts.
-    """
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{quoted(value)} is not a list of columns")
-    columns = []
-    for entry in value:
-        if not isinstance(entry, Mapping) or not {"name"} <= {*entry} <= {"name", "fill", "values"}:
-            raise ValueError(f"{quoted(entry)} does not describe a column")
-        name, fill, values = (entry.get(key) for key in ("name", "fill", "values"))
-        if not isinstance(name, str) or not (fill is None or is_number(fill)) or not (
-                values is None or (isinstance(values, list | tuple) and all(
-                    isinstance(text, str) for text in values))):
-            raise ValueError(f"{quoted(entry)} does not describe a column")
-        columns.append(Column(name, fill, None if values is None else tuple(values)))
-    return tuple(columns)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType and value is None:
+        return None
+    if origin is UnionType:
+        return from_json(parts[0], value)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        types = get_type_hints(kind)
+        required = {field.name for field in fields(kind) if field.default is MISSING}
+        if required <= value.keys() <= types.keys():
+            try:
+                return kind(**{name: from_json(types[name], each)  # type: ignore[operator]
+                               for name, each in value.items()})
+            except InputError as error:
+                raise ValueError(str(error)) from None
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        if len(kinds) == len(value):
+            return tuple(map(from_json, kinds, value))
+    elif is_number(value) if kind is float else type(value) is kind:
+        return value
+    raise ValueError(f"{quoted(value)} does not describe a {getattr(kind, '__name__', kind)}")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a JSON value is a finite number that a float can hold."""
     # math.isfinite raises OverflowError for integers beyond the range of floats
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_number, value))
-
-
-_PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
-    "size": lambda value: value is None or (
-        _is_numbers(value) and len(value) == 2 and all(type(side) is int for side in value)),
-    "resize": lambda value: value is None or type(value) is int,
-    "channels": lambda value: isinstance(value, str),
-    "scale": is_number,
-    "mean": _is_numbers,
-    "std": _is_numbers,
-    "rounding": lambda value: isinstance(value, str),
-}
-"""For each field of a preprocessing, a function that checks the type of a value."""

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gossamer.io import npy
 from gossamer.io.output_files import replacing
 from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
-from gossamer.model.metadata import ModelMetadata, fields_of, metadata_of
+from gossamer.model.metadata import ModelMetadata, from_json
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import counted
 from gossamer.version import PACKAGE_VERSION
@@ -237,7 +237,7 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
     if kind in _CLASSES:
         return {kind: {name: _encode(getattr(value, name), arrays) for name in _names(kind)}}
     if isinstance(value, ModelMetadata):
-        return {"metadata": fields_of(value)}
+        return {"metadata": asdict(value)}
     if isinstance(value, dict):
         return {"dict": [[key, _encode(item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
@@ -276,7 +276,7 @@ def _decode(value: Any, arrays: list[np.ndarray], *, names_only: bool = False) -
             raise ValueError(f"a {kind} has the fields {quoted(', '.join(content))}")
         return _CLASSES[kind](**{name: decoded(item, name) for name, item in content.items()})
     if kind == "metadata":
-        return metadata_of(content)
+        return from_json(ModelMetadata, content)
     if kind == "dict":
         return {key: decoded(item) for key, item in content}
     if kind == "tuple":

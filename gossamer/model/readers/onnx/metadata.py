@@ -21,27 +21,25 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import onnx
 
+from gossamer.io.images import Preprocessing
 from gossamer.model.metadata import (
+    Column,
+    DetectorMetadata,
     ModelMetadata,
-    anchors_of,
-    columns_of,
-    detector_of,
+    from_json,
     is_number,
-    preprocessing_of,
 )
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
 PREPROCESSING, ANCHORS, DETECTOR = "preprocessing", "anchors", "detector"
 COLUMNS = "columns"
 _SCORES = "scores"
-_Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
@@ -56,12 +54,14 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
         isinstance(name, str | int) for name in classes) else _exported_names(texts.get("names"))
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
-    anchors = _valid(anchors_of, texts.get(ANCHORS)) or ()
+    anchors = _valid(tuple[tuple[float, float], ...], texts.get(ANCHORS)) or ()
+    detector = _valid(DetectorMetadata, texts.get(DETECTOR))
+    if detector is not None and not detector.fits(len(anchors)):
+        detector = None
     return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
                          float(brightness) if is_number(brightness) else None,
-                         _valid(preprocessing_of, texts.get(PREPROCESSING)), anchors,
-                         _valid(partial(detector_of, anchors=len(anchors)), texts.get(DETECTOR)),
-                         _valid(columns_of, texts.get(COLUMNS)) or ())
+                         _valid(Preprocessing, texts.get(PREPROCESSING)), anchors, detector,
+                         _valid(tuple[Column, ...], texts.get(COLUMNS)) or ())
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
@@ -125,9 +125,9 @@ def _parsed(text: str | None) -> Any:
         return None
 
 
-def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
-    """Convert the value of a JSON text; None if `convert` raises ValueError."""
+def _valid(kind: Any, text: str | None) -> Any:
+    """Return the value of a type that a JSON text describes; None if it describes none."""
     try:
-        return convert(_parsed(text))
+        return from_json(kind, _parsed(text))
     except ValueError:
         return None
