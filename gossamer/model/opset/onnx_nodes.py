@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
@@ -30,10 +29,13 @@ from gossamer.model.opset.definition import (
     not_evaluated,
     nothing_known,
 )
-from gossamer.model.opset.windows import same_pads, window_count
 from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+_POOL_OPSET = 22
+"""The first opset in which ONNX's inference counts the windows of pools correctly."""
+_DOMAIN = "gossamer.pools"
+"""The domain of the functions around pools."""
 NODES = "nodes"
 """Key, in a part's metadata, of a JSON list of nodes. Each entry is a pair: the name of a node, as
 messages show it, and the reason why gossamer does not compute this node."""
@@ -72,22 +74,20 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     ONNX's inference is wrong for some nodes, so they are replaced before the inference:
 
-    - Pools with ceil_mode: ONNX counts a last window that begins beyond the input, but libraries
-      do not compute this window. The pool gets explicit pads that lead to the right size.
-    - Pools with both auto_pad and pads: ONNX ignores auto_pad. The pool gets explicit pads.
+    - Pools before opset 22: ONNX counts a last window that begins beyond the input, but libraries
+      do not compute this window. The pool is wrapped in a function of opset 22, in which pools have
+      the same meaning.
+    - Pools with both auto_pad and pads: ONNX ignores auto_pad. The pads are dropped.
     - A Resize to a size of 0, as at batch 0: ONNX finds no shape. The Resize becomes a constant.
     """
-    pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
-    empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
-        node, model.graph)]
+    graph = model.graph
+    pools = [index for index, node in enumerate(graph.node) if node.op_type in _POOLS
+             and node.domain in ("", "ai.onnx")]
+    empty = [index for index, node in enumerate(graph.node) if _resizes_to_nothing(node, graph)]
     if pools or empty:
         model = onnx.ModelProto.FromString(model.SerializeToString())
     for index in pools:
-        # earlier pools are already corrected, so the shapes before this pool are right
-        node = model.graph.node[index]
-        sizes = _sizes(infer_shapes(model, data_prop=True).graph, node.input[0])
-        if sizes is not None:
-            _round_down(node, sizes)
+        _wrap(model, model.graph.node[index], f"pool_{index}")
     for index in empty:
         node = model.graph.node[index]
         dtype = _elem_type(infer_shapes(model, data_prop=True).graph, node.input[0])
@@ -95,6 +95,22 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             "ConstantOfShape", [node.input[3]], list(node.output),
             value=helper.make_tensor("zero", dtype, [1], [0])))
     return infer_shapes(model, data_prop=True)
+
+
+def _wrap(model: onnx.ModelProto, pool: onnx.NodeProto, name: str) -> None:
+    """Replace a pool by a call of a function that consists of this pool in opset 22."""
+    inner = onnx.NodeProto()
+    inner.CopyFrom(pool)
+    inner.domain = ""
+    given = {entry.name: entry for entry in inner.attribute}
+    if "pads" in given and "auto_pad" in given and given["auto_pad"].s != b"NOTSET":
+        inner.attribute.remove(given["pads"])
+    outputs = list(filter(None, pool.output))
+    model.functions.append(helper.make_function(
+        _DOMAIN, name, list(pool.input), outputs, [inner], [helper.make_opsetid("", _POOL_OPSET)]))
+    if all(entry.domain != _DOMAIN for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    pool.CopyFrom(helper.make_node(name, list(pool.input), outputs, domain=_DOMAIN))
 
 
 def _resizes_to_nothing(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
@@ -108,48 +124,6 @@ def _elem_type(graph: onnx.GraphProto, name: str) -> int:
     """Return the ONNX type of a value's elements; float32 if it is unknown."""
     return next((info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
                  if info.name == name), onnx.TensorProto.FLOAT)
-
-
-def _is_miscounted(node: onnx.NodeProto) -> bool:
-    """Return whether a node is a pool for which the inference may find a wrong size."""
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
-        given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
-
-
-def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
-    """Return the sizes of a value's dimensions after the second.
-
-    A size is None if it is unknown. The result is None if the rank is unknown.
-    """
-    for info in (*graph.input, *graph.value_info):
-        if info.name == name and info.type.tensor_type.HasField("shape"):
-            return [dim.dim_value if dim.HasField("dim_value") else None
-                    for dim in info.type.tensor_type.shape.dim[2:]]
-    return next((list(tensor.dims[2:]) for tensor in graph.initializer if tensor.name == name),
-                None)
-
-
-def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Replace auto_pad and ceil_mode of a pool by pads that keep the size of the pool's output."""
-    given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
-                             for entry in node.attribute}
-    rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
-    strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
-    pads = (given.get("pads") or [0] * 2 * rank) if auto_pad == "NOTSET" else [0] * 2 * rank
-    for axis, size in enumerate(sizes):
-        if size is None:
-            continue
-        covered = dilations[axis] * (given["kernel_shape"][axis] - 1) + 1
-        if auto_pad.startswith("SAME"):
-            pads[axis], pads[axis + rank] = same_pads(auto_pad, size, covered, strides[axis])
-        before, after = pads[axis], pads[axis + rank]
-        count = window_count(size, before, after, covered, strides[axis],
-                             ceil=bool(given.get("ceil_mode")))
-        pads[axis + rank] = max((count - 1) * strides[axis] + covered - size - before, 0)
-    del node.attribute[:]
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in {
-        **given, "ceil_mode": 0, "pads": pads}.items())
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
