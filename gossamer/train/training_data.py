@@ -88,13 +88,13 @@ _COPIES, _DEVICE_COPIES = 2, 3
 device. The device has the current parameters, and those before each of the last two epochs."""
 
 
-def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
+def check_memory(settings: Settings, device: Device) -> None:
     """Raise InputError if the host's memory cannot hold the parameters.
 
     The parameters include the state of the optimiser, and are counted once for each copy. A
     device's own memory is not checked here: the device raises an error when it allocates.
     """
-    count = settings.problem(0, 0).parameter_count * networks
+    count = settings.problem(0, 0).parameter_count
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available_memory()
     if free is not None and needed > free:

@@ -41,11 +41,6 @@ class Scaling:
         return Scaling(*(None if values is None else _mean_and_deviation(values)
                          for values in (x, targets)))
 
-    @property
-    def is_trivial(self) -> bool:
-        """Whether neither x nor the targets are scaled."""
-        return self.x is None and self.y is None
-
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Return scaled x, (n, inputs)."""
         return x if self.x is None else (x - self.x[0]) / self.x[1]

@@ -277,21 +277,3 @@ class ConstantFolder:
             return None
         self._bytes_left -= sum(array.nbytes for array in results)
         return results
-
-    def fold_last(self, graph: Graph) -> bool:
-        """Compute the last node of a graph, an element-wise node that reads constants.
-
-        Returns False if its result would be too large, or if its inputs do not broadcast.
-        """
-        node = graph.nodes[-1]
-        arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
-        try:
-            shape = np.broadcast_shapes(*[array.shape for array in arrays])
-        except ValueError:
-            return False
-        if 4 * math.prod(shape) > self._bytes_left:
-            return False
-        (result,) = node.attributes["expression"].evaluate(*arrays)
-        self._bytes_left -= result.nbytes
-        graph.constants[node.outputs[0]] = result
-        return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -207,13 +208,14 @@ class _Loader:
         if (node.proto.domain, node.op) not in QONNX or len(inputs) < len(set(node.inputs)):
             return False
         # an op of QONNX may quantise constant weights
-        begin = len(self._graph.nodes)
-        try:
-            is_folded = not self._converted(node) and self._folder.fold_last(self._graph)
-        except UnsupportedError:
-            is_folded = False
+        begin, result = len(self._graph.nodes), None
+        with suppress(UnsupportedError):
+            if not self._converted(node):
+                result = self._integers.probe.known(node.outputs[0])
         del self._graph.nodes[begin:]
-        return is_folded
+        if result is not None:
+            constants[node.outputs[0]] = result
+        return result is not None
 
     def _converted(self, node: OnnxNode) -> str:
         """Convert a node; return the reason why gossamer does not compute it, else ""."""
