@@ -175,21 +175,18 @@ def _text(node: Node) -> str:
     return node.source or node.name
 
 
-def resolve(graph: Graph, batch: int,
-            overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
+def resolve(graph: Graph, batch: int) -> StaticGraph:
     """Return the static graph of one batch size, which may be 0.
 
     `batch` has no effect if the inputs have no batch dimension. A file that was written for one
     batch size runs at another one if every node is shown to compute each image independently of
     the others.
 
-    overrides: shapes, without the batch, of inputs with open dimensions, by the inputs' names.
-    Raises InputError for dimensions that stay open and for impossible overrides. Raises ModelError
-    for shapes that do not match, and for a batch size at which the file is not shown to run.
+    Raises InputError for open dimensions other than the batch. Raises ModelError for shapes that do
+    not match, and for a batch size at which the file is not shown to run.
     """
     if batch < 0:
         raise InputError(f"batch is {batch}, expected 0 or more")
-    graph = with_shapes(graph, overrides or {})
     check_open_dimensions(graph)
     free = any(info.shape[:1] == (None,) for info in graph.inputs)
     if not free or batch == graph.fixed_batch:

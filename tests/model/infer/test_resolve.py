@@ -158,10 +158,10 @@ def test_open_dimensions_are_set_by_name(tmp_path: Path) -> None:
     x = Input((2, 3, 5, 6)).draw(0)
     expected = runtime(proto, {"x": x})[0]
     for version in (graph, optimise(graph)):
-        static = resolve(version, 2, {"x": (3, 5, 6)})
+        static = resolve(with_shapes(version, {"x": (3, 5, 6)}), 2)
         np.testing.assert_array_equal(execute(static, {"x": x})["y"], expected)
         assert [node.op for node in static.nodes] == ["resize"]
-        assert resolve(version, 0, {"x": (3, 5, 6)}).shapes["y"] == (0, 3, 10, 9)
+        assert resolve(with_shapes(version, {"x": (3, 5, 6)}), 0).shapes["y"] == (0, 3, 10, 9)
 
 
 @pytest.mark.parametrize(("overrides", "text"), [

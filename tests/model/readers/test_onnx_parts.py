@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gossamer
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.model.graph import Graph
-from gossamer.model.infer.resolve import resolve
+from gossamer.model.infer.resolve import resolve, with_shapes
 from gossamer.model.load import load
 from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.model.readers.onnx.order import Clusters
@@ -212,9 +212,9 @@ def test_a_branch_that_the_batch_decides_is_left_to_onnx_runtime(tmp_path: Path)
 
 def test_an_open_size_that_takes_the_other_branch_is_refused(tmp_path: Path) -> None:
     graph = whole(load(save(squeezing(EQUAL, ("N", "C", 4)), tmp_path)))
-    assert resolve(graph, 2, {"x": (3, 4)}).shapes["y"] == (2, 3, 4)
+    assert resolve(with_shapes(graph, {"x": (3, 4)}), 2).shapes["y"] == (2, 3, 4)
     with pytest.raises(UnsupportedError, match=r"If 'chosen': selects its other branch at this"):
-        resolve(graph, 2, {"x": (1, 4)})
+        resolve(with_shapes(graph, {"x": (1, 4)}), 2)
 
 
 def test_a_branch_whose_names_are_taken_is_left_to_onnx_runtime(tmp_path: Path) -> None:
