@@ -127,9 +127,13 @@ class ModelMetadata:
     detector: DetectorMetadata | None = None
     columns: tuple[Column, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.detector is not None and not self.detector.fits(len(self.anchors)):
-            raise ValueError(f"{self.detector} needs more than {len(self.anchors)} anchors")
+
+def metadata_of(value: Any) -> ModelMetadata:
+    """Return the metadata that JSON values describe. Raises ValueError for wrong values."""
+    metadata: ModelMetadata = from_json(ModelMetadata, value)
+    if metadata.detector is not None and not metadata.detector.fits(len(metadata.anchors)):
+        raise ValueError(f"{metadata.detector} needs more than {len(metadata.anchors)} anchors")
+    return metadata
 
 
 def from_json(kind: Any, value: Any) -> Any:

@@ -64,12 +64,12 @@ def test_shapes_of_outputs(outputs: str, expected: tuple[str, int] | str) -> Non
     (DetectionHead("yolo", (0, 2)), "14x8x16", "7x8x16 14x8"),
     (DetectionHead("region", (1,)), "7x8x16", "14x8x16 7x8")])
 def test_outputs_have_to_fit_the_metadata(head: DetectionHead, fits: str, others: str) -> None:
-    told = {"detector": DetectorMetadata((head,), 2), "anchors": 3 * ((8, 8),)}
-    assert recognised(fits, **told)[:2] == (head.kind, 2)
+    detector = DetectorMetadata((head,), 2)
+    assert recognised(fits, detector=detector)[:2] == (head.kind, 2)
     for sizes in others.split():
         with pytest.raises(UnsupportedError, match=f"shape 1x{sizes}, .* a {head.kind} head with "
                                                    f"{len(head.mask)} anchors and 2 classes"):
-            recognised(sizes, **told)
+            recognised(sizes, detector=detector)
 
 
 def test_inputs_are_photos() -> None:

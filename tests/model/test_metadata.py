@@ -18,7 +18,7 @@ from gossamer.model.metadata import (
     DetectionHead,
     DetectorMetadata,
     ModelMetadata,
-    from_json,
+    metadata_of,
 )
 from gossamer.model.onnx_writer import to_onnx
 
@@ -56,7 +56,7 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     assert loaded.metadata == metadata
     gossamer.compile(loaded, "host").save(tmp_path / "net.plan")
     assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == metadata
-    assert from_json(ModelMetadata, json.loads(json.dumps(asdict(metadata)))) == metadata
+    assert metadata_of(json.loads(json.dumps(asdict(metadata)))) == metadata
 
 
 @pytest.mark.parametrize(("key", "value"), [

@@ -25,7 +25,7 @@ from gossamer.io import npy
 from gossamer.io.output_files import replacing
 from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
-from gossamer.model.metadata import ModelMetadata, from_json
+from gossamer.model.metadata import ModelMetadata, metadata_of
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import counted
 from gossamer.version import PACKAGE_VERSION
@@ -276,7 +276,7 @@ def _decode(value: Any, arrays: list[np.ndarray], *, names_only: bool = False) -
             raise ValueError(f"a {kind} has the fields {quoted(', '.join(content))}")
         return _CLASSES[kind](**{name: decoded(item, name) for name, item in content.items()})
     if kind == "metadata":
-        return from_json(ModelMetadata, content)
+        return metadata_of(content)
     if kind == "dict":
         return {key: decoded(item) for key, item in content}
     if kind == "tuple":
