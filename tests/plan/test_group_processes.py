@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,34 +74,12 @@ def started(group: PlanGroup) -> PlanGroup:
     return group
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlanGroup]:
-    """A group for tests that leave its processes alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group_processes, "have_processes", lambda devices: True)
-        group = made(tmp_path_factory.mktemp("shared"))
-    with started(group):
-        yield group
-
-
 def check(batches: list[np.ndarray], results: Any) -> None:
     for x, y in zip(batches, results, strict=True):
         assert_close(y, expected(x))
 
 
 # what comes back
-
-
-SIZES = [4, 1, 0, 3, 4, 2, 7, 4, 4, 5] * 3
-
-
-def test_results_of_a_stream_come_in_order(shared: PlanGroup) -> None:
-    results = list(shared.stream(images(size, seed) for seed, size in enumerate(SIZES)))
-    assert [y.shape for y in results] == [(size, 4) for size in SIZES]
-    for seed, (size, y) in enumerate(zip(SIZES, results, strict=True)):
-        assert y.flags.writeable
-        if size:
-            assert_close(y, expected(images(size, seed)))
 
 
 def test_devices_that_compile_kernels(tmp_path: Path) -> None:
@@ -115,14 +92,6 @@ def test_devices_that_compile_kernels(tmp_path: Path) -> None:
         assert len({member.plan for member in processes(group).processes}) == 2
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16", ">f4"])
-def test_batches_that_convert_without_loss(shared: PlanGroup, dtype: str) -> None:
-    batches = [np.abs(images(4, seed) * 20).round().astype(dtype) for seed in range(4)]
-    turned = [np.asfortranarray(batch) for batch in batches]
-    for x, y in zip(batches * 2, shared.stream(batches + turned), strict=True):
-        assert_close(y, expected(x.astype(np.float32)))
-
-
 def test_large_arrays_are_copied_in_parts(tmp_path: Path) -> None:
     proto = model([helper.make_node("Neg", ["x"], ["y"], "minus")], {"x": ["N", 1000, 1000]},
                   {"y": 3})
@@ -133,51 +102,28 @@ def test_large_arrays_are_copied_in_parts(tmp_path: Path) -> None:
         np.testing.assert_array_equal(group(x), -x)
 
 
-def test_several_inputs_and_outputs(tmp_path: Path) -> None:
-    proto = model([helper.make_node("Sub", ["left", "right"], ["y"], "difference"),
-                   helper.make_node("Relu", ["y"], ["z"], "relu")],
-                  {"left": ["N", 3], "right": ["N", 3]}, {"y": 2, "z": 2})
-    with gossamer.compile(str(save(proto, tmp_path)), "host,host") as group:
-        left, right = group.pinned(1)
-        assert not left.any() and not right.any()
-        left[...], right[...] = [[1, 2, 3]], [[3, 2, 1]]
-        for y, z in group.stream([(left, right), [left, right], {"right": right, "left": left}]):
-            assert y.tolist() == [[-2, 0, 2]] and z.tolist() == [[0, 0, 2]]
-        y, z = group(right=right, left=left)
-        assert y.tolist() == [[-2, 0, 2]] and z.tolist() == [[0, 0, 2]]
-
-
-def test_arrays_of_other_libraries(shared: PlanGroup) -> None:
+def test_arrays_of_other_libraries(of_processes: PlanGroup) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
     x = images(2)
-    y = next(shared.stream([torch.from_numpy(x)]))
+    y = next(of_processes.stream([torch.from_numpy(x)]))
     assert isinstance(y, torch.Tensor)
     assert_close(y.numpy(), expected(x))
 
 
-def test_calls_from_threads(shared: PlanGroup) -> None:
+def test_calls_from_threads(of_processes: PlanGroup) -> None:
     batches = [images(2, seed) for seed in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        check(batches, pool.map(shared, batches))
-    assert shared.plans[0].contexts == 4
-    assert not shared.plans[0]._calls.contexts.all(), "this process computes nothing"
-
-
-def test_streams_and_calls_share_a_group(shared: PlanGroup) -> None:
-    batches = [images(2, seed) for seed in range(20)]
-    for x, y, other in zip(batches, shared.stream(batches), shared.stream(batches[::-1]),
-                           strict=True):
-        assert_close(y, expected(x))
-        assert other.shape == y.shape
-        assert_close(shared(x), expected(x))
+        check(batches, pool.map(of_processes, batches))
+    assert of_processes.plans[0].contexts == 4
+    assert not of_processes.plans[0]._calls.contexts.all(), "this process computes nothing"
 
 
 # memory that callers get
 
 
-def test_pinned_arrays_are_computed_where_they_lie(shared: PlanGroup,
+def test_pinned_arrays_are_computed_where_they_lie(of_processes: PlanGroup,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = [shared.pinned(4) for _ in range(6)]
+    arrays = [of_processes.pinned(4) for _ in range(6)]
     assert all(array.shape == (4, 3, 6, 5) and not array.any() for array in arrays)
     for seed, array in enumerate(arrays):
         array[...] = images(4, seed)
@@ -185,23 +131,23 @@ def test_pinned_arrays_are_computed_where_they_lie(shared: PlanGroup,
     def copied(*_: Any) -> None:
         raise AssertionError("a pinned array was copied")
 
-    monkeypatch.setattr(processes(shared).arrays, "_copied", copied)
-    check(arrays, shared.stream(arrays))
+    monkeypatch.setattr(processes(of_processes).arrays, "_copied", copied)
+    check(arrays, of_processes.stream(arrays))
     for array in arrays:
         array[...] *= -1
-    check(arrays * 2, shared.stream(arrays * 2))
-    check([array[1:3] for array in arrays], shared.stream(array[1:3] for array in arrays))
-    assert_close(shared(arrays[0]), expected(arrays[0]))
+    check(arrays * 2, of_processes.stream(arrays * 2))
+    check([array[1:3] for array in arrays], of_processes.stream(array[1:3] for array in arrays))
+    assert_close(of_processes(arrays[0]), expected(arrays[0]))
 
 
-def test_pinned_arrays_outlive_the_group(shared: PlanGroup, tmp_path: Path) -> None:
+def test_pinned_arrays_outlive_the_group(of_processes: PlanGroup, tmp_path: Path) -> None:
     with made(tmp_path) as group:
         array = group.pinned(2)
         array[...] = images(2)
         y = group(array)
     del group
     gc.collect()
-    for result in (y, shared(array)):
+    for result in (y, of_processes(array)):
         assert_close(result, expected(array))
 
 
@@ -217,26 +163,19 @@ def test_pinned_arrays_of_one_process(tmp_path: Path, monkeypatch: pytest.Monkey
             group.pinned(batch)  # type: ignore[arg-type]
 
 
-def test_memory_does_not_grow_with_the_batches(shared: PlanGroup) -> None:
-    list(shared.stream(images(6, seed) for seed in range(100)))
-    memory = processes(shared).arrays.memory
-    end = memory._end
-    list(shared.stream(images(6, seed) for seed in range(200)))
-    assert memory._end <= end + 12 * 4 * 4096
-
-
-def test_many_batch_sizes_need_no_more_files(shared: PlanGroup) -> None:
+def test_memory_and_files_do_not_grow_with_the_batches(of_processes: PlanGroup) -> None:
     sizes = [*range(1, 9), 1, 8, 7, 1, 2]
-    batches = [images(size, size) for size in sizes]
-    check(batches, shared.stream(batches))
-    before = len(os.listdir("/proc/self/fd"))
-    check(batches, shared.stream(batches))
-    assert len(os.listdir("/proc/self/fd")) <= before
+    list(of_processes.stream(images(size, size) for size in [*sizes, *[6] * 100]))
+    memory = processes(of_processes).arrays.memory
+    before = memory._end, len(os.listdir("/proc/self/fd"))
+    list(of_processes.stream(images(size, size) for size in [*sizes, *[6] * 200]))
+    assert memory._end <= before[0] + 12 * 4 * 4096
+    assert len(os.listdir("/proc/self/fd")) <= before[1]
 
 
-def test_times_are_those_of_the_member(shared: PlanGroup,
+def test_times_are_those_of_the_member(of_processes: PlanGroup,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = processes(shared).processes
+    first, second = processes(of_processes).processes
 
     def compute(begin: Any) -> Any:
         raise AssertionError("another device was asked")
@@ -246,45 +185,6 @@ def test_times_are_those_of_the_member(shared: PlanGroup,
 
 
 # bounds and errors
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_slow_consumer_bounds_what_is_read(shared: PlanGroup, depth: int) -> None:
-    read = []
-
-    def batches() -> Iterator[np.ndarray]:
-        for seed in range(50):
-            read.append(seed)
-            yield images(1, seed)
-
-    with shared.stream(batches(), depth) as stream:
-        for taken in range(1, 4):
-            assert_close(next(stream), expected(images(1, taken - 1)))
-            until(lambda taken=taken: len(read) == 4 * depth + taken)
-            assert not threading.Event().wait(0.05)
-            assert len(read) == 4 * depth + taken
-
-
-def test_a_wrong_batch_spoils_no_other(shared: PlanGroup) -> None:
-    results = list(shared.stream([images(2), images(2)[:, :2], "x", images(1)], errors="return"))
-    assert str(results[1]).startswith("batch 1: input 'x' has shape 2x2x6x5")
-    assert str(results[2]).startswith("batch 2: input 'x' is a str")
-    assert_close(results[0], expected(images(2)))
-    assert_close(results[3], expected(images(1)))
-    with pytest.raises(InputError, match="has shape 2x2x6x5"):
-        shared(images(2)[:, :2])
-    assert len(pids(shared)) == 2
-
-
-def test_what_the_iterator_raises_comes_after_the_results_before_it(shared: PlanGroup) -> None:
-    def batches() -> Iterator[np.ndarray]:
-        yield images(2)
-        raise OSError("the disk is gone")
-
-    stream = shared.stream(batches())
-    assert_close(next(stream), expected(images(2)))
-    with pytest.raises(OSError, match=r"^the disk is gone$"):
-        next(stream)
 
 
 def test_an_error_of_the_network_is_the_batch_s_own(tmp_path: Path) -> None:
@@ -348,16 +248,17 @@ def test_a_closed_group_computes_nothing(tmp_path: Path) -> None:
             use(images(1))
 
 
-def test_a_callback_can_call_the_group(shared: PlanGroup) -> None:
-    with Batcher(shared, most=2) as batcher:
+def test_a_callback_can_call_the_group(of_processes: PlanGroup) -> None:
+    with Batcher(of_processes, most=2) as batcher:
         results: list[Any] = []
-        batcher.submit(images(1)).add_done_callback(lambda _: results.append(shared(images(2))))
+        batcher.submit(images(1)).add_done_callback(
+            lambda _: results.append(of_processes(images(2))))
         assert_close(until(lambda: results)[0], expected(images(2)))
 
 
-def test_a_deep_stream_does_not_wait_for_itself(shared: PlanGroup) -> None:
+def test_a_deep_stream_does_not_wait_for_itself(of_processes: PlanGroup) -> None:
     given = [images(1, seed % 7) for seed in range(900)]
-    check(given, shared.stream(given, depth=400))
+    check(given, of_processes.stream(given, depth=400))
 
 
 def test_a_group_that_was_never_used_has_no_process(tmp_path: Path) -> None:
@@ -366,18 +267,18 @@ def test_a_group_that_was_never_used_has_no_process(tmp_path: Path) -> None:
         assert all(member.pid is None for member in processes(group).processes)
 
 
-def test_reports_and_profiles_leave_no_memory_on_the_device(shared: PlanGroup) -> None:
-    shared(images(2))
-    assert "shared by 2 workers: host, host" in shared.report().notes
-    assert shared.profile(2).end_to_end_us
-    assert shared.plans[0].memory["activations"] == 0
+def test_reports_and_profiles_leave_no_memory_on_the_device(of_processes: PlanGroup) -> None:
+    of_processes(images(2))
+    assert "shared by 2 workers: host, host" in of_processes.report().notes
+    assert of_processes.profile(2).end_to_end_us
+    assert of_processes.plans[0].memory["activations"] == 0
 
 
 # requests
 
 
-def test_a_batcher_over_processes(shared: PlanGroup) -> None:
-    with Batcher(shared, most=8) as batcher:
+def test_a_batcher_over_processes(of_processes: PlanGroup) -> None:
+    with Batcher(of_processes, most=8) as batcher:
         assert batcher.times
         batches = [images(1 + seed % 3, seed) for seed in range(60)]
         with ThreadPoolExecutor(16) as pool:
@@ -582,12 +483,12 @@ def test_no_process_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [str(y).partition(":")[0] for y in results] == ["batch 0", "batch 1", "batch 2"]
 
 
-def test_signals_to_all_processes_leave_the_end_to_the_parent(shared: PlanGroup) -> None:
-    for pid in pids(shared):
+def test_signals_to_all_processes_leave_the_end_to_the_parent(of_processes: PlanGroup) -> None:
+    for pid in pids(of_processes):
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
-    assert_close(shared(images(3)), expected(images(3)))
-    assert len(pids(shared)) == 2
+    assert_close(of_processes(images(3)), expected(images(3)))
+    assert len(pids(of_processes)) == 2
 
 
 # programs that use groups
@@ -737,39 +638,35 @@ def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.Monkey
     assert_close(group(images(1)), expected(images(1)))
 
 
-def test_shared_memory_that_runs_out(shared: PlanGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_that_runs_out(of_processes: PlanGroup,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(processes(shared).arrays.memory, "empty", full)
+        patch.setattr(processes(of_processes).arrays.memory, "empty", full)
         with pytest.raises(OutOfMemoryError, match="there is too little memory to share with the "
                                                    "processes of the devices: Cannot allocate"):
-            shared(images(2))
-    assert_close(shared(images(2)), expected(images(2)))
+            of_processes(images(2))
+    assert_close(of_processes(images(2)), expected(images(2)))
 
 
-def test_every_gpu_of_this_host(cuda: Any, tmp_path: Path,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    with made(tmp_path, "cuda:all") as group:
+@pytest.mark.parametrize("devices", ["cuda:all", "cuda:0,cuda:0"])
+def test_gpus_in_processes(cuda: Any, devices: str, tmp_path: Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU of this host, which have processes by themselves, and one that is named twice."""
+    if devices == "cuda:all":
+        monkeypatch.undo()
+    with made(tmp_path, devices) as group:
         if len(group.plans) < 2:
             pytest.skip("there is one GPU here")
         batches = [images(16, seed) for seed in range(40)]
-        check(batches, group.stream(batches))
         pinned = [group.pinned(16) for _ in range(4)]
         for array, x in zip(pinned, batches, strict=False):
             array[...] = x
-        check(pinned * 8, group.stream(pinned * 8))
-        assert isinstance(group.members, DeviceProcesses)
-
-
-def test_one_gpu_in_two_processes(cuda: Any, tmp_path: Path) -> None:
-    with made(tmp_path, [cuda, cuda]) as group:
-        pinned = [group.pinned(16) for _ in range(4)]
-        for seed, array in enumerate(pinned):
-            array[...] = images(16, seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            check(batches, group.stream(batches))
             check(pinned * 8, group.stream(pinned * 8))
             check(pinned, map(group, pinned))
+        assert isinstance(group.members, DeviceProcesses)

@@ -21,9 +21,7 @@ from gossamer.errors import (
     InputError,
     OutOfMemoryError,
 )
-from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from tests.fixtures import working_devices
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -63,26 +61,6 @@ class LaterHost(HostDevice):
 
 def group_on(devices: Any, folder: Path) -> PlanGroup:
     return gossamer.compile(str(save(small(), folder)), devices)
-
-
-@pytest.fixture(params=["host,host", "opencl", "host and opencl"])
-def devices(request: pytest.FixtureRequest) -> Any:
-    if request.param == "host,host":
-        return request.param
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    pocl = working_devices()["pocl"]
-    return [pocl, pocl] if request.param == "opencl" else [find("host"), pocl, find("host")]
-
-
-def test_results_of_a_stream_come_in_order(devices: Any, tmp_path: Path) -> None:
-    group = group_on(devices, tmp_path)
-    sizes = [4, 1, 0, 3, 4, 2, 7, 4, 4, 5] * 3
-    results = list(group.stream(images(size, seed) for seed, size in enumerate(sizes)))
-    assert [len(y) for y in results] == sizes
-    for seed, (size, y) in enumerate(zip(sizes, results, strict=True)):
-        if size:
-            assert_close(y, expected(images(size, seed)))
 
 
 def test_every_device_works(tmp_path: Path) -> None:
@@ -164,15 +142,6 @@ def test_too_little_memory_leaves_no_device_out(tmp_path: Path) -> None:
     assert group.device_names == "host, host"
 
 
-def test_a_wrong_batch_is_no_fault_of_a_device(tmp_path: Path) -> None:
-    group = group_on("host,host", tmp_path)
-    results = list(group.stream([images(2), images(2)[:, :2], images(1)], errors="return"))
-    assert str(results[1]).startswith("batch 1: input 'x' has shape 2x2x6x5")
-    assert_close(results[2], expected(images(1)))
-    with pytest.raises(InputError, match="has shape 2x2x6x5"):
-        group(images(2)[:, :2])
-
-
 def test_devices_of_a_kind_measure_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     group = gossamer.compile(str(save(small(), tmp_path)), [HostDevice(), HostDevice()],
@@ -236,13 +205,5 @@ def test_a_group_of_nothing() -> None:
 def test_one_gpu_named_twice(cuda: Device, tmp_path: Path) -> None:
     group = group_on([cuda, cuda], tmp_path)
     batches = [images(64, seed) for seed in range(20)]
-    for x, y in zip(batches, group.stream(batches), strict=True):
-        assert_close(y, expected(x))
-
-
-def test_every_gpu_of_this_host(cuda: Device, tmp_path: Path) -> None:
-    group = group_on("cuda:all", tmp_path)
-    assert all(isinstance(plan, Plan) for plan in group.plans)
-    batches = [images(16, seed) for seed in range(40)]
     for x, y in zip(batches, group.stream(batches), strict=True):
         assert_close(y, expected(x))

@@ -23,6 +23,7 @@ from gossamer.device.base import Device
 from gossamer.device.opencl import OpenCLDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
+from gossamer.plan import group_processes
 from gossamer.plan.plan import Plan
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
@@ -41,9 +42,22 @@ def _device(name: str) -> Device:
     return pocl if name == "pocl" else LaterDevice(pocl)
 
 
-@pytest.fixture(params=["host", "pocl", "later"])
-def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
-    return compiled(small(), _device(request.param), tmp_path)
+@pytest.fixture(scope="module", params=["host", "pocl", "later"])
+def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return compiled(small(), _device(request.param), tmp_path_factory.mktemp("plan"))
+
+
+KINDS = ("host", "pocl", "later", "host,host", "processes")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def streaming(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A plan, or a group of plans that share one process or have several."""
+    if request.param == "processes":
+        return request.getfixturevalue("of_processes")
+    devices = [_device(name) for name in request.param.split(",")]
+    return gossamer.compile(str(save(small(), tmp_path_factory.mktemp("streaming"))),
+                            devices if devices[1:] else devices[0])
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
@@ -58,9 +72,10 @@ def _threads() -> int:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_results_come_in_order_for_batches_of_any_size(plan: Plan, depth: int) -> None:
+@pytest.mark.parametrize("streaming", [*KINDS, "pocl,pocl", "host,pocl,host"], indirect=True)
+def test_results_come_in_order_for_batches_of_any_size(streaming: Any, depth: int) -> None:
     sizes = [4, 4, 1, 0, 3, 4, 2, 7, 4, 4, 5, 6, 4]
-    results = list(plan.stream((images(size, seed) for seed, size in enumerate(sizes)), depth))
+    results = list(streaming.stream((images(size, seed) for seed, size in enumerate(sizes)), depth))
     assert len(results) == len(sizes)
     for seed, (size, y) in enumerate(zip(sizes, results, strict=True)):
         assert y.shape == (size, 4)
@@ -69,18 +84,18 @@ def test_results_come_in_order_for_batches_of_any_size(plan: Plan, depth: int) -
     assert not _threads()
 
 
-def test_what_a_caller_holds_is_not_written_again(plan: Plan) -> None:
-    results = list(plan.stream([images(2, seed) for seed in range(8)], 1))
+def test_what_a_caller_holds_is_not_written_again(streaming: Any) -> None:
+    results = list(streaming.stream([images(2, seed) for seed in range(8)], 1))
     for seed, y in enumerate(results):
         assert_close(y, expected(images(2, seed)))
         assert y.flags.writeable
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", ">f4"])
-def test_batches_that_convert_without_loss(plan: Plan, dtype: str) -> None:
+def test_batches_that_convert_without_loss(streaming: Any, dtype: str) -> None:
     batches = [np.abs(images(4, seed) * 20).round().astype(dtype) for seed in range(4)]
     turned = [np.asfortranarray(batch) for batch in batches]
-    for x, y in zip(batches * 2, plan.stream(batches + turned), strict=True):
+    for x, y in zip(batches * 2, streaming.stream(batches + turned), strict=True):
         assert_close(y, expected(x.astype(np.float32)))
 
 
@@ -99,22 +114,31 @@ def test_batches_in_the_form_that_the_plan_takes(name: str, tmp_path: Path) -> N
         next(plan.stream([pixels[0].astype(np.float32)]))
 
 
-def test_several_inputs_by_position_and_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("devices", "has_processes"), [
+    ("host", False), ("host,host", False), ("host,host", True)])
+def test_several_inputs_by_position_and_by_name(
+        devices: str, has_processes: bool, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_processes, "have_processes", lambda devices: has_processes)
     proto = model([helper.make_node("Sub", ["left", "right"], ["y"], "difference"),
                    helper.make_node("Relu", ["y"], ["z"], "relu")],
                   {"left": ["N", 3], "right": ["N", 3]}, {"y": 2, "z": 2})
-    plan = compiled(proto, find("host"), tmp_path)
-    left, right = np.float32([[1, 2, 3]]), np.float32([[3, 2, 1]])
-    for y, z in plan.stream([(left, right), [left, right], {"right": right, "left": left}]):
+    plan = gossamer.compile(str(save(proto, tmp_path)), devices)
+    left, right = plan.pinned(1) if devices != "host" else np.zeros((2, 1, 3), np.float32)
+    assert not left.any() and not right.any()
+    left[...], right[...] = [[1, 2, 3]], [[3, 2, 1]]
+    by_name = {"right": right, "left": left}
+    for y, z in (*plan.stream([(left, right), [left, right], by_name]), plan(**by_name)):
         assert y.tolist() == [[-2, 0, 2]] and z.tolist() == [[0, 0, 2]]
+    plan.close()
 
 
-def test_a_batch_that_fails_is_named_and_the_others_go_on(plan: Plan) -> None:
+def test_a_batch_that_fails_is_named_and_the_others_go_on(streaming: Any) -> None:
     batches = [images(2), images(2)[:, :2], images(2, 1), images(2).astype(np.float64), "x",
                images(3, 2)]
     messages = {1: r"^batch 1: input 'x' has shape 2x2x6x5, expected",
                 3: "^batch 3: input 'x' has dtype float64", 4: "^batch 4: input 'x' is a str"}
-    stream = plan.stream(batches)
+    stream = streaming.stream(batches)
     for index, batch in enumerate(batches):
         if index in messages:
             with pytest.raises(InputError, match=messages[index]):
@@ -123,10 +147,12 @@ def test_a_batch_that_fails_is_named_and_the_others_go_on(plan: Plan) -> None:
             assert_close(next(stream), expected(batch))
     with pytest.raises(StopIteration):
         next(stream)
-    returned = list(plan.stream(batches, errors="return"))
+    returned = list(streaming.stream(batches, errors="return"))
     assert [index for index, y in enumerate(returned) if isinstance(y, InputError)] == [1, 3, 4]
     assert str(returned[4]).startswith("batch 4: ")
     assert_close(returned[5], expected(batches[5]))
+    with pytest.raises(InputError, match=r"^input 'x' has shape 2x2x6x5"):
+        streaming(batches[1])
 
 
 def test_a_device_that_fails_once_spoils_one_batch(plan: Plan,
@@ -150,13 +176,13 @@ def test_a_device_that_fails_once_spoils_one_batch(plan: Plan,
             assert_close(y, expected(x))
 
 
-def test_what_the_iterator_raises_comes_after_the_results_before_it(plan: Plan) -> None:
+def test_what_the_iterator_raises_comes_after_the_results_before_it(streaming: Any) -> None:
     def batches() -> Iterator[np.ndarray]:
         yield images(2)
         yield images(2, 1)
         raise OSError("the disk is gone")
 
-    stream = plan.stream(batches(), errors="return")
+    stream = streaming.stream(batches(), errors="return")
     assert_close(next(stream), expected(images(2)))
     assert_close(next(stream), expected(images(2, 1)))
     with pytest.raises(OSError, match=r"^the disk is gone$"):
@@ -167,7 +193,8 @@ def test_what_the_iterator_raises_comes_after_the_results_before_it(plan: Plan) 
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_slow_consumer_bounds_what_is_read(plan: Plan, depth: int) -> None:
+def test_a_slow_consumer_bounds_what_is_read(streaming: Any, depth: int) -> None:
+    members = len(getattr(streaming, "plans", "1"))
     read = []
 
     def batches() -> Iterator[np.ndarray]:
@@ -175,16 +202,16 @@ def test_a_slow_consumer_bounds_what_is_read(plan: Plan, depth: int) -> None:
             read.append(seed)
             yield images(1, seed)
 
-    stream = plan.stream(batches(), depth)
+    stream = streaming.stream(batches(), depth)
     for taken in range(1, 4):
         assert_close(next(stream), expected(images(1, taken - 1)))
-        _wait_for(lambda taken=taken: len(read) == 2 * depth + taken)
+        _wait_for(lambda taken=taken: len(read) == 2 * depth * members + taken)
         time.sleep(0.05)
-        assert len(read) == 2 * depth + taken
+        assert len(read) == 2 * depth * members + taken
     stream.close()
 
 
-def test_one_thread_reads(plan: Plan) -> None:
+def test_one_thread_reads(streaming: Any) -> None:
     readers = set()
 
     def batches() -> Iterator[np.ndarray]:
@@ -192,7 +219,7 @@ def test_one_thread_reads(plan: Plan) -> None:
             readers.add(threading.get_ident())
             yield images(1, seed)
 
-    list(plan.stream(batches(), 3))
+    list(streaming.stream(batches(), 3))
     assert len(readers) == 1 and threading.get_ident() not in readers
 
 
@@ -239,13 +266,14 @@ def test_an_iterator_that_never_returns_does_not_hold_the_stream(
     _wait_for(lambda: not _threads())
 
 
-def test_streams_and_calls_share_a_plan(plan: Plan) -> None:
+def test_streams_and_calls_share_a_plan(streaming: Any) -> None:
     batches = [images(2, seed) for seed in range(10)]
     right = [expected(x) for x in batches]
-    for y, other, reference in zip(plan.stream(batches), plan.stream(batches), right, strict=True):
+    for y, other, reference in zip(streaming.stream(batches), streaming.stream(batches), right,
+                                   strict=True):
         assert_close(y, reference)
         assert_close(other, reference)
-        assert_close(plan(batches[0]), right[0])
+        assert_close(streaming(batches[0]), right[0])
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -267,7 +295,8 @@ def test_a_stream_of_nothing(plan: Plan) -> None:
     assert list(plan.stream([])) == []
 
 
-def test_a_closed_plan_makes_no_stream(plan: Plan) -> None:
+def test_a_closed_plan_makes_no_stream(tmp_path: Path) -> None:
+    plan = compiled(small(), find("host"), tmp_path)
     plan.close()
     with pytest.raises(InputError, match="the plan is closed"):
         plan.stream([images(1)])
