@@ -42,6 +42,15 @@ def test_batch_norm_goes_into_the_product(build: Builder, trans_b: bool) -> None
     check(build, ["flatten", "gemm"])
 
 
+def test_batch_norm_stays_outside_of_weights_that_the_data_decide(build: Builder) -> None:
+    sums = build.add("reduce", ["x"], kind="sum", axes=(0,), keepdims=False)
+    rows, weight = (build.add("reshape", [name], shape=(rows, SIZE * SIZE))
+                    for name, rows in (("x", -1), (sums, CHANNELS)))
+    product = build.build.gemm(rows, weight, trans_b=True, output="product")
+    build.norm(product, "y")
+    check(build, ["reduce", "reshape", "reshape", "gemm", "elementwise"])
+
+
 def test_batch_norm_of_an_axis_that_is_not_that_of_the_columns_stays_outside(
         build: Builder) -> None:
     product = build.add("matmul", ["x", build.constant(SIZE, CHANNELS)])

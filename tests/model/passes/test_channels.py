@@ -12,11 +12,11 @@ GROUPS = 2
 
 
 def shuffled(build: Builder, x: str, output: str = "", height: int = SIZE,
-             permutation: tuple[int, ...] = (0, 2, 1, 3, 4)) -> str:
+             permutation: tuple[int, ...] | None = (0, 2, 1, 3, 4)) -> str:
     each = CHANNELS // GROUPS
     parted = build.add("reshape", [x], shape=(0, GROUPS, each, height, SIZE * SIZE // height))
     turned = build.add("transpose", [parted], permutation=permutation)
-    return build.add("reshape", [turned], output, shape=(0, CHANNELS, SIZE, SIZE))
+    return build.add("reshape", [turned], output, shape=(-1, CHANNELS, SIZE, SIZE))
 
 
 def test_a_shuffle_is_one_gather(build: Builder) -> None:
@@ -24,12 +24,14 @@ def test_a_shuffle_is_one_gather(build: Builder) -> None:
     check(build, ["pool", "gather", "pool"])
 
 
-def test_each_part_of_a_shuffle_is_a_gather(build: Builder) -> None:
+@pytest.mark.parametrize(("axis", "second"), [(1, "gather"), (2, "split")])
+def test_each_part_of_channels_of_a_shuffle_is_a_gather(build: Builder, axis: int,
+                                                        second: str) -> None:
     mixed = shuffled(build, build.pool("x"))
-    build.add("split", [mixed], "left", axis=1, sizes=(1, 3))
+    build.add("split", [mixed], "left", axis=axis, sizes=(axis, 3))
     build.graph.nodes[-1].outputs.append("right")
-    build.add("concat", [build.pool("right"), build.pool("left")], "y", axis=1)
-    check(build, ["pool", "gather", "gather", "pool", "pool", "concat"])
+    build.add("concat", [build.pool("right"), build.pool("left")], "y", axis=axis)
+    check(build, ["pool", "gather", second, "pool", "pool", "concat"])
 
 
 @pytest.mark.parametrize(("attributes", "ops"), [
@@ -46,7 +48,7 @@ def test_slices(build: Builder, attributes: dict[str, tuple[int, ...]], ops: lis
 def test_a_shuffle_of_pixels_too_stays_as_it_is() -> None:
     """A reshape that also changes the height, and a transposition of other dimensions, are no
     shuffles of channels."""
-    for options in ({"height": 1}, {"permutation": (0, 2, 1, 4, 3)}):
+    for options in ({"height": 1}, {"permutation": (0, 2, 1, 4, 3)}, {"permutation": None}):
         build = Builder()
         build.pool(shuffled(build, build.pool("x"), **options), output="y")
         check(build, ["pool", "reshape", "transpose", "reshape", "pool"])

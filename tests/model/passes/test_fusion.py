@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossamer.expression import Expression, ExpressionStep
+from gossamer.model.graph import ValueInfo
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 
 
@@ -25,12 +26,14 @@ def test_a_residual_made_later_moves_the_convolution_behind_it(build: Builder) -
     check(build, ["elementwise", "pool", "conv2d"])
 
 
-def test_a_transposed_convolution_takes_a_bias(build: Builder) -> None:
-    up = build.add("conv_transpose2d", ["x", build.constant(CHANNELS, CHANNELS, 2, 2)],
+@pytest.mark.parametrize("biases", [1, 2])
+def test_a_transposed_convolution_takes_one_bias(build: Builder, biases: int) -> None:
+    up = build.add("conv_transpose2d", ["x", build.constant(CHANNELS, CHANNELS, 2, 2),
+                                        *[build.constant(CHANNELS)] * (biases - 1)],
                    strides=(2, 2), pads=(0,) * 4, dilations=(1, 1), output_padding=(0, 0),
                    groups=1)
     build.apply("add", up, build.constant(CHANNELS, 1, 1), output="y")
-    check(build, ["conv_transpose2d"])
+    check(build, ["conv_transpose2d", "elementwise"][:biases])
 
 
 def test_of_two_convolutions_one_takes_the_addition(build: Builder) -> None:
@@ -121,3 +124,9 @@ def test_what_is_not_one_value_a_column_stays_outside_of_a_product(build: Builde
     product = build.add("matmul", ["x", build.constant(SIZE, SIZE)])
     build.apply("add", product, build.constant(*shape), output="y")
     check(build, ["gemm", "elementwise"])
+
+
+def test_one_value_a_column_stays_outside_of_a_convolution(build: Builder) -> None:
+    build.graph.inputs[0] = ValueInfo("x", (None, CHANNELS, SIZE, CHANNELS))
+    build.apply("add", build.conv("x"), build.constant(CHANNELS), output="y")
+    check(build, ["conv2d", "elementwise"])

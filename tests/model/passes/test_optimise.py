@@ -109,7 +109,7 @@ def test_pads_that_follow_from_an_open_size_stay(build: Builder) -> None:
 
 @pytest.mark.parametrize(("pads", "mode", "value"), [
     ((0, 0, 1, 1, 0, 0, 1, 1), "constant", 1.0), ((0, 0, 1, 1, 0, 0, 1, 1), "edge", 0.0),
-    ((0, 0, -1, 0, 0, 0, 0, 0), "constant", 0.0),
+    ((0, 0, -1, 0, 0, 0, 0, 0), "constant", 0.0), ((1, 0, 1, 1, 0, 0, 1, 1), "constant", 0.0),
 ])
 def test_other_pads_stay(build: Builder, pads: tuple[int, ...], mode: str, value: float) -> None:
     build.conv(build.add("pad", ["x"], pads=pads, mode=mode, value=value), "y")
@@ -121,6 +121,14 @@ def test_matrix_product_becomes_a_gemm_with_an_epilogue(build: Builder) -> None:
     product = build.add("matmul", [flat, build.constant(CHANNELS * SIZE * SIZE, 3)])
     build.apply("relu", build.apply("add", product, build.constant(3)), output="y")
     check(build, ["flatten", "gemm"])
+
+
+def test_casts_that_change_numbers_stay(build: Builder) -> None:
+    whole = build.add("cast", ["x"], dtype="int32")
+    like = build.add("cast_like", ["x", build.build.constant("like", np.zeros(1, np.int32))])
+    build.apply("add", *[build.add("cast", [value], dtype="float32") for value in (whole, like)],
+                output="y")
+    check(build)
 
 
 def test_identities_and_dead_nodes_go(build: Builder) -> None:

@@ -53,6 +53,21 @@ def test_means_that_others_read_stay_matrices() -> None:
     check(build, ["reduce", "unsqueeze", "conv2d"])
 
 
+def test_gates_that_become_pixels_in_two_steps(build: Builder) -> None:
+    gates = product(build, MEANS["flattened"](build), CHANNELS, CHANNELS)
+    for axis in (2, 3):
+        gates = build.add("unsqueeze", [gates], axes=(axis,))
+    build.apply("mul", "x", gates, output="y")
+    check(build)
+
+
+def test_means_of_other_dimensions_stay_matrices(build: Builder) -> None:
+    mean = build.add("reduce", ["x"], kind="mean", axes=(1, 2), keepdims=False)
+    y = product(build, mean, SIZE, CHANNELS)
+    build.conv(PIXELS["reshaped"](build, y), "y", size=1)
+    check(build, ["reduce", "gemm", "reshape", "conv2d"])
+
+
 def test_products_of_whole_images_stay(build: Builder) -> None:
     flat = build.add("flatten", ["x"], axis=1)
     y = product(build, flat, 25 * CHANNELS, CHANNELS)
@@ -61,11 +76,12 @@ def test_products_of_whole_images_stay(build: Builder) -> None:
 
 
 def test_sums_with_values_of_the_data_stay_products(build: Builder) -> None:
-    build.graph.inputs.append(ValueInfo("z", (None, CHANNELS)))
+    build.graph.inputs += [ValueInfo(name, (None, CHANNELS)) for name in "zr"]
     y = build.apply("add", product(build, "z", CHANNELS, CHANNELS), "z")
-    build.apply("mul", "x", PIXELS["unsqueezed"](build, y), output="y")
+    build.apply("mul", PIXELS["unsqueezed"](build, y), PIXELS["reshaped"](build, "r"), output="y")
     graph = build.build.finish()
-    assert [node.op for node in optimise(graph).nodes] == ["gemm", "unsqueeze", "elementwise"]
+    assert [node.op for node in optimise(graph).nodes] == [
+        "gemm", "unsqueeze", "reshape", "elementwise"]
 
 
 def summed(build: Builder, *axes: int) -> str:
@@ -79,6 +95,8 @@ OTHER_PRODUCTS: dict[str, Callable[[Builder, str], str]] = {
         mean, build.constant(CHANNELS, CHANNELS), summed(build, 0, 2, 3), output="product"),
     "transposed means": lambda build, mean: build.build.gemm(
         mean, build.constant(2, CHANNELS), trans_a=True, output="product"),
+    "a softmax": lambda build, mean: build.add(
+        "softmax", [product(build, mean, CHANNELS, CHANNELS)], axis=1, log=False),
 }
 
 
@@ -109,6 +127,18 @@ def test_other_reshapes_stay_as_they_are(build: Builder, shape: tuple[int, ...])
     turned = build.add("transpose", [columns], permutation=(0, 2, 1))
     build.add("reshape", [build.apply("exp", turned)], "y", shape=(0, CHANNELS, SIZE, SIZE))
     check(build, ["pool", "reshape", "transpose", "elementwise", "reshape"], channels_first=True)
+
+
+@pytest.mark.parametrize(("permutation", "shape"), [
+    ((0, 1, 2), (0, CHANNELS, SIZE, SIZE)), ((0, 2, 1), (0, CHANNELS * SIZE, SIZE)),
+    (None, (-1, CHANNELS, SIZE, SIZE))])
+def test_tokens_that_stay_tokens_are_no_image(
+        build: Builder, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+    columns = build.add("reshape", [build.pool("x")], shape=(0, CHANNELS, -1))
+    tokens = build.add("transpose", [columns], permutation=(0, 2, 1))
+    moved = build.add("transpose", [build.apply("exp", tokens)], permutation=permutation)
+    build.apply("neg", build.add("reshape", [moved], shape=shape), output="y")
+    check(build, channels_first=True)
 
 
 def test_tokens_of_several_rows_of_an_image_are_no_image(build: Builder) -> None:

@@ -51,10 +51,10 @@ def test_reductions_that_drop_dimensions(build: Builder, axes: tuple[int, ...], 
     assert sum(node.op == "transpose" for node in nodes) == left
 
 
-@pytest.mark.parametrize("axes", [(1,), (2,), (3,), (1, 2), (-1, -3)])
-def test_reductions_that_keep_dimensions(axes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("axes", [(1,), (2,), (3,), (1, 2), (-1, -3), None])
+def test_reductions_that_keep_dimensions(axes: tuple[int, ...] | None) -> None:
     assert _left(lambda build, x: build.add(
-        "reduce", [x], kind="max", axes=axes, keepdims=True)) == 0
+        "reduce", [x], kind="max", axes=axes, keepdims=True)) == (2 if axes is None else 0)
 
 
 def test_parts_and_their_concatenation(build: Builder) -> None:
@@ -170,12 +170,14 @@ def test_a_scale_that_is_computed_from_a_shape(build: Builder) -> None:
     assert order[order.index("transpose") - 1] == "elementwise"
 
 
-@pytest.mark.parametrize("case", ["other numbers", "other dimensions", "another reader", "output"])
+@pytest.mark.parametrize("case", ["other numbers", "more dimensions", "other dimensions",
+                                  "another reader", "output"])
 def test_other_arithmetic_stays_where_it_is(case: str) -> None:
     build = Builder(("y", "z") if case in ("another reader", "output") else ("y",))
     x = turned(build, build.pool("x"),
                SWAPPED if case != "other dimensions" else (0, 2, 1, 3))
-    factor = build.constant(SIZE) if case == "other numbers" else build.scalar(0.35)
+    factor = build.constant(SIZE) if case == "other numbers" else build.scalar(
+        0.35, *[1] * 5 * (case == "more dimensions"))
     scaled = build.apply("mul", x, factor, output="z" if case == "output" else "")
     build.add("matmul", [scaled, build.pool("x")] if case != "other dimensions" else
               [scaled, build.constant(1, 1, SIZE, CHANNELS)], "y")
