@@ -14,8 +14,8 @@ from gossamer.device.native import processor as native
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.host_direct import algorithm as convolution
+from gossamer.ops.conv2d.host_direct import indirect
 from gossamer.ops.gemm import OP, host_direct
-from gossamer.ops.gemm import rows as few_rows
 from gossamer.ops.gemm.host_direct import HostDirectGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.rows import HostDirectRows
@@ -70,7 +70,7 @@ def compare(problem: GemmProblem, density: float) -> None:
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 8, 9), (7, 5, 30), (21, 12, 16)])
 def test_arm_computes_the_same(rows: int, columns: int, depth: int, on_arm: OnArm) -> None:
-    on_arm(host_direct, convolution, few_rows)
+    on_arm(host_direct, convolution, indirect)
     compare(GemmProblem(rows, columns, depth, BIAS_CLIP), 0.4)
 
 

@@ -261,6 +261,35 @@ class Code:
         b.branch(head)
         b.position_at_end(done)
 
+    def accumulate(self, first: Any, end: Any, sums: Sequence[Any], accumulators: int,
+                   add: Callable[[Any, Sequence[Any]], list[Any]]) -> Sequence[Any]:
+        """Emit a loop that adds terms to vectors of sums, and return the final sums.
+
+        Each addition to a sum waits for the one before. If there are fewer sums than
+        `accumulators`, several successive terms are therefore added to different accumulators, and
+        the accumulators of a sum are added at the end.
+
+        add: function add(index, sums) that returns the sums after the addition of a term.
+        """
+        b, number = self.builder, len(sums)
+        together = max(accumulators // number, 1)
+        zeros = [ir.Constant(value.type, [0.0] * value.type.count) for value in sums]
+        middle = b.sub(integer(end), b.srem(
+            b.sub(integer(end), integer(first)), integer(together)))
+        with self.loop(first, middle, together, [*sums, *zeros * (together - 1)]) as step:
+            step.next = [value for offset in range(together) for value in add(
+                b.add(step.index, integer(offset)),
+                step.values[offset * number:(offset + 1) * number])]
+        totals = step.values[:number]
+        for offset in range(1, together):
+            totals = [b.fadd(total, value) for total, value in zip(
+                totals, step.values[offset * number:(offset + 1) * number], strict=True)]
+        if together > 1:
+            with self.loop(middle, end, carried=totals) as rest:
+                rest.next = add(rest.index, rest.values)
+            totals = rest.values
+        return totals
+
     def where(self, condition: Any, make: Callable[[], Sequence[Any]],
               otherwise: Sequence[Any]) -> list[Any]:
         """Emit a branch; return `make`'s values if the condition is true, else `otherwise`."""

@@ -13,7 +13,6 @@ from gossamer.device.native.code import (
     INT64,
     POINTER,
     Code,
-    Loop,
     integer,
     vector,
 )
@@ -21,8 +20,7 @@ from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _SUMS = 4
-"""Number of independent accumulators that hide the latency of additions. If a tile has fewer
-vectors of sums, several weights are multiplied at a time, each with its own accumulators."""
+"""Number of independent accumulators that hide the latency of additions."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
@@ -139,38 +137,21 @@ class _TileCode:
         source, step, row_bytes = (
             self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
-        # each addition to a sum waits for the one before, so consecutive weights have separate sums
-        together = max(_SUMS // number, 1)
-        zeros = [self.zero] * number
 
-        def products(pair: Loop, offset: int) -> list[Any]:
-            """Add the products of one of the unrolled positions to the sums; return the new sums.
-            """
-            position = b.add(pair.index, integer(offset))
+        def products(position: Any, sums: Sequence[Any]) -> list[Any]:
+            """Add the products of a position of the table to the sums; return the new sums."""
             view = code.at(source, b.mul(code.short(self.positions, position), integer(step)))
-            own = pair.values[offset * number:(offset + 1) * number]
             read = [code.load_first(
                 view, index // self.vectors * row_bytes + index % self.vectors * self.size,
                 self.lanes, self.last if not views.step and index == vectors - 1 else self.lanes,
                 aligned=views.step == self.lanes) for index in range(vectors)]
             weights = code.at(self.weights, b.mul(position, integer(4 * self.outputs)))
-            return [code.multiply_add(value, weight, own[output * vectors + index])
+            return [code.multiply_add(value, weight, sums[output * vectors + index])
                     for output in range(self.outputs)
                     for weight in [code.splat(code.load(FLOAT, weights, 4 * output), self.lanes)]
                     for index, value in enumerate(read)]
 
-        left = b.srem(b.sub(end, first), integer(together))
-        middle = b.sub(end, left)
-        with code.loop(first, middle, together, [*before, *zeros * (together - 1)]) as pair:
-            pair.next = [value for offset in range(together) for value in products(pair, offset)]
-        sums = pair.values[:number]
-        for offset in range(1, together):
-            sums = [b.fadd(value, other) for value, other in zip(
-                sums, pair.values[offset * number:(offset + 1) * number], strict=True)]
-        if together > 1:
-            with code.loop(middle, end, carried=sums) as rest:
-                rest.next = products(rest, 0)
-            sums = rest.values
+        sums = code.accumulate(first, end, before, _SUMS, products)
         finish, keep, after = (code.function.append_basic_block(label)
                                for label in ("finish", "keep", "after"))
         b.cbranch(is_last, finish, keep)

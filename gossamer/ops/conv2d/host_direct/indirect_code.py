@@ -13,6 +13,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _FEW_CHANNELS = 4
 """Maximum number of input channels for which the loop over input channels is unrolled."""
+_SUMS = 8
+"""Number of independent accumulators that keep a CPU core's adders busy: an addition has a latency
+of four cycles, and two additions begin per cycle."""
 _COLUMNS = 4
 """Number of adjacent pixels of an output row that a depthwise layer accumulates at the same time.
 The windows of these pixels overlap, so one load of an input can serve several pixels."""
@@ -64,10 +67,9 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
                     tap.next = products(pointers, code.at(weights, number * size), number,
                                         tap.next)
             else:
-                with code.loop(0, channels, carried=tap.values) as channel:
-                    weight_row = code.at(weights, b.mul(channel.index, integer(size)))
-                    channel.next = products(pointers, weight_row, channel.index, channel.values)
-                tap.next = channel.values
+                tap.next = code.accumulate(
+                    0, channels, tap.values, _SUMS, lambda channel, sums: products(
+                        pointers, code.at(weights, b.mul(channel, integer(size))), channel, sums))
 
         def write(width: int) -> list[Any]:
             first_channel = b.mul(panel, integer(tiling.width))
