@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.host import host_array
+from gossamer.device.base import Device
 from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.host_threads import threads_of
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.strided import KernelAlgorithm
-from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, image_shape, pack
 
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
@@ -166,32 +163,8 @@ class PackedAlgorithm(KernelAlgorithm):
     def formats(self, problem: Any) -> list[Format]:
         """Return the packed formats that the algorithm supports for a problem."""
 
-    @abc.abstractmethod
-    def compute_words(self, problem: Any, inputs: Sequence[np.ndarray], output: np.ndarray,
-                      spec: TensorSpec) -> None:
-        """Compute the words of the output on the host.
-
-        inputs, output: the stored words.
-        spec: spec of input 0.
-        """
-
     def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
         for format_ in self.formats(problem):
             inputs, outputs = (tuple(TensorSpec(spec.shape, format_) for spec in specs)
                                for specs in (problem.inputs, problem.outputs))
             yield Variant((), inputs, outputs)
-
-    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        if device.compiles:
-            return super().prepare(weights, problem, variant, device)
-        return State(problem, variant, device)
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        if state.device.compiles:
-            super().launch(state, inputs, outputs, workspace, stream)
-            return
-        specs, (target,) = state.variant.inputs, state.variant.outputs
-        with threads_of(state.variant):
-            self.compute_words(state.problem, list(map(host_array, inputs, specs)),
-                               host_array(outputs[0], target), specs[0])

@@ -169,12 +169,7 @@ def too_large(problem: Problem) -> str | None:
 
 
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
-    """Return why kernels cannot index all tensors of the variants; None if they can.
-
-    Returns None on a device that does not compile kernels.
-    """
-    if not device.compiles:
-        return None
+    """Return why kernels of a device cannot index all tensors of the variants; None if they can."""
     return cannot_index((spec for variant in variants
                          for spec in (*variant.inputs, *variant.outputs)), device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
-from gossamer.facts import PLUS_MINUS_ONE, TERNARY
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
@@ -65,8 +65,6 @@ PROBLEMS = {
         PadProblem(_IMAGE, (1,) * 8, "constant"), PadProblem(_IMAGE, (0, 0, 1, 1) * 2, "reflect"),
         PadProblem(default_spec((2,) * 5, "int64"), (1,) * 10, "edge"),
         PadProblem(default_spec((3, 3), "bool"), (1,) * 4),
-        *(PadProblem(_ODD, (0, 0, 1, 2, 0, 0, 0, -1), value=value, facts=(facts,))
-          for value, facts in [(-1.0, PLUS_MINUS_ONE), (0.0, TERNARY)]),
     ],
     "copy": [
         convert(_IMAGE, TensorSpec(_IMAGE.shape, Format("NHWC"))),

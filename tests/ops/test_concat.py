@@ -34,15 +34,15 @@ def test_any_axis_and_layout(device: Device, shape: list[int], data: st.DataObje
 @given(axis=st.integers(0, 3), facts=st.sampled_from([PLUS_MINUS_ONE, TERNARY]),
        counts=st.lists(st.integers(1, 3), min_size=1, max_size=3), data=st.data())
 @settings(max_examples=15)
-def test_packed_values(device: Device, axis: int, facts: ValueFacts, counts: list[int],
-                       data: st.DataObject) -> None:
+def test_packed_values(compiled_device: Device, axis: int, facts: ValueFacts,
+                       counts: list[int], data: st.DataObject) -> None:
     word = data.draw(st.sampled_from([32, 64]))
     sizes = [count * word if axis == 1 else count for count in counts]
     sizes[-1] += data.draw(st.integers(0, 40)) if axis == 1 else 0
     shape = [2, data.draw(st.integers(1, 70)), 3, 2]
     parts = tuple(default_spec((*shape[:axis], size, *shape[axis + 1:])) for size in sizes)
     ran = [name.split()[:3] for name in check(ConcatProblem(parts, axis, (facts,) * len(parts)),
-                                              device)]
+                                              compiled_device)]
     assert any(name[0] == "packed" for name in ran)
 
 

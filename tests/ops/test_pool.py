@@ -58,8 +58,8 @@ def packed_problems(draw: st.DrawFn) -> PoolProblem:
 
 @given(problem=packed_problems())
 @settings(max_examples=12)
-def test_packed_values(device: Device, problem: PoolProblem) -> None:
-    ran = [name.split()[0] for name in check(problem, device)]
+def test_packed_values(compiled_device: Device, problem: PoolProblem) -> None:
+    ran = [name.split()[0] for name in check(problem, compiled_device)]
     assert ran.count("packed") == 2
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.facts import REAL, ValueFacts
@@ -92,10 +90,6 @@ class PackedConcat(PackedAlgorithm):
     def kernel_launches(self, weights: Weights, problem: ConcatProblem, variant: Variant,
                         device: Device) -> list[Launch]:
         return _join_launches(device, variant.inputs, variant.outputs[0], problem.axis)
-
-    def compute_words(self, problem: ConcatProblem, inputs: Sequence[np.ndarray],
-                      output: np.ndarray, spec: TensorSpec) -> None:
-        np.concatenate(inputs, axis=problem.axis, out=output)
 
 
 def _joined(problem: ConcatProblem) -> ValueFacts:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
@@ -18,7 +14,7 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
 from gossamer.ops.packed import WORD_TYPES, PackedAlgorithm, formats_for
 from gossamer.ops.pool.host_direct import HostDirectPool
-from gossamer.ops.pool.problem import PoolProblem, counts_along, pool, reference, taps_along
+from gossamer.ops.pool.problem import PoolProblem, counts_along, pool, reference
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
     HostAlgorithm,
@@ -29,7 +25,7 @@ from gossamer.ops.strided import (
     spatial_work,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import PACKED_DTYPES, Format
 
 _DIRECT = Path(__file__).with_name("direct.cl")
 _PACKED = Path(__file__).with_name("packed.cl")
@@ -104,24 +100,6 @@ class PackedPool(PackedAlgorithm):
             input_buffer(0), output_buffer(0), count, *x.shape[2:],
             *divisor(problem.out_width), *divisor(problem.out_height), *problem.kernel,
             *problem.stride, *problem.pads[:2], *problem.dilation))]
-
-    def compute_words(self, problem: PoolProblem, inputs: Sequence[np.ndarray],
-                      output: np.ndarray, spec: TensorSpec) -> None:
-        # the same bit operations as in the kernel, for each position in the window in turn
-        planes = PACKED_DTYPES[spec.dtype].planes
-        x, y = (words.reshape(*words.shape[:4], planes) for words in (inputs[0], output))
-        positive, source = y[..., -1], x[..., -1]
-        positive[...] = 0
-        if planes == 2:
-            y[..., 0] = np.iinfo(y.dtype).max
-        for r, s in itertools.product(*map(range, problem.kernel)):
-            rows, ys = taps_along(problem, 0, r)
-            columns, xs = taps_along(problem, 1, s)
-            positive[:, :, rows, columns] |= source[:, :, ys, xs]
-            if planes == 2:
-                y[:, :, rows, columns, 0] &= x[:, :, ys, xs, 0]
-        if planes == 2:
-            y[..., 0] |= positive
 
 
 OP = Op("pool", PoolProblem, reference, (

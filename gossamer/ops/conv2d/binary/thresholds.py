@@ -49,16 +49,6 @@ class Thresholds:
         """The three numbers of each channel as an array (3, M)."""
         return np.stack([self.lower, self.upper, self.direction])
 
-    def apply(self, accumulators: np.ndarray) -> np.ndarray:
-        """Return the results in int8 for accumulators (N, M, ...)."""
-        lower, upper, direction = (column.reshape(-1, *[1] * (accumulators.ndim - 2))
-                                   for column in self.table)
-        results = (accumulators >= lower).astype(np.int8)
-        results += accumulators >= upper
-        results -= np.int8(1)
-        results *= direction.astype(np.int8)
-        return results
-
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)

@@ -109,14 +109,21 @@ def test_thresholds_are_the_epilogue_for_every_sum(scales, data, bound, epilogue
     for m, alpha in enumerate(alphas.astype(np.float64)):
         before = sums * alpha * float(scales[m]) + float(shifts[m])
         expected = np.sign(before) if epilogue is BATCH_NORM_SIGN else np.where(before >= 0, 1, -1)
-        actual = thresholds.apply(np.broadcast_to(sums[:, None], (len(sums), len(alphas))))[:, m]
+        actual = results_of(thresholds, sums)[:, m]
         np.testing.assert_array_equal(actual, expected)
+
+
+def results_of(thresholds: Thresholds | None, sums: np.ndarray) -> np.ndarray:
+    """Returns the result of each channel for each of the sums, (sums, channels)."""
+    assert thresholds is not None
+    above = [sums[:, None] >= each for each in (thresholds.lower, thresholds.upper)]
+    return thresholds.direction * (above[0].astype(int) + above[1] - 1)
 
 
 def test_scales_of_each_sign() -> None:
     arrays = {"operand0": np.float32([2, -2, 0, 0, 0]), "operand1": np.float32([-6, -6, 1, 0, -1])}
     thresholds = find_thresholds(BATCH_NORM_SIGN, arrays, np.ones(5, np.float32), 9)
-    results = thresholds.apply(np.repeat(np.arange(-9, 10)[:, None], 5, axis=1))
+    results = results_of(thresholds, np.arange(-9, 10))
     assert results[:, 0].tolist() == [-1] * 12 + [0] + [1] * 6
     assert results[:, 1].tolist() == [1] * 6 + [0] + [-1] * 12
     assert [set(results[:, m]) for m in (2, 3, 4)] == [{1}, {0}, {-1}]
