@@ -150,7 +150,7 @@ def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measur
     np.save(tmp_path / "x.npy", images(3))
     words = ("--calibration", tmp_path / "x.npy", "--batch")
     compile_(run, path, *words, "3")
-    monkeypatch.setattr(Tuner, "measure", None)
+    monkeypatch.setattr(Tuner, "measure_all", None)
     result = compile_(run, path, *words, "3,4", code=2)
     assert result.stderr.startswith("error: the calibration inputs have 3 images, expected 4 for "
                                     "batch 4: Softmax 'it' works across axis 0")

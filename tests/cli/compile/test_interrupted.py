@@ -24,7 +24,7 @@ from tests.cli.compile.command import Run, compile_
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Make Ctrl-C come when so many candidates have been measured."""
-    measure, calls = tuner.measure, []
+    measure, calls = tuner.measure_row, []
 
     def interrupted(*arguments: Any) -> None:
         if len(calls) == after:
@@ -32,7 +32,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         calls.append(1)
         measure(*arguments)
 
-    monkeypatch.setattr(tuner, "measure", interrupted)
+    monkeypatch.setattr(tuner, "measure_row", interrupted)
 
 
 def ctrl_c(*arguments: Any) -> None:

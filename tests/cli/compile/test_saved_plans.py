@@ -22,7 +22,7 @@ from tests.plan.small import assert_close, expected, images
 def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     compile_(run, network, "-o", tmp_path / "small.plan")
-    monkeypatch.setattr(Tuner, "measure", None)
+    monkeypatch.setattr(Tuner, "measure_all", None)
     x = images(2)
     np.save(tmp_path / "x.npy", x)
     result = succeeds("run", tmp_path / "small.plan", "--input", tmp_path / "x.npy", "--output",

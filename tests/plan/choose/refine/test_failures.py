@@ -214,7 +214,7 @@ def test_the_saved_plan_is_the_one_taken(make: Callable[..., Plan], tmp_path: Pa
     plan = make()
     plan.program(2)
     plan.save(tmp_path / "a.plan")
-    monkeypatch.setattr(Tuner, "measure", None)
+    monkeypatch.setattr(Tuner, "measure_all", None)
     loaded = gossamer.Plan.load(tmp_path / "a.plan")
     assert choices(loaded) == choices(plan) and algorithm(loaded.program(2)) == DENSE
     assert len(rounds) == 1 and loaded.report(2).plans == []
