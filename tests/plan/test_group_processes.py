@@ -508,10 +508,11 @@ def pids():
     return [member.pid for member in group.members.processes if member.is_ready]
 """
 ENDLESS = """
-for count, y in enumerate(group.stream(x for _ in itertools.count())):
+for y in group.stream(x for _ in itertools.count()):
     if len(pids()) == 2:
-        print(*pids(), flush=True)
         break
+# Python ignores an interrupt while a stream is finalised
+print(*pids(), flush=True)
 for y in group.stream(x for _ in itertools.count()):
     pass
 """
