@@ -14,6 +14,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Step
 from gossamer.plan.report.bits import form_of
+from gossamer.plan.report.part_notes import part_notes
 from gossamer.plan.report.zeros import FEW_ZEROS
 from gossamer.plan.tune.cost import model_us
 from gossamer.torch.captured import captured, plan_device
@@ -57,6 +58,7 @@ class Explanation:
     layers: the layers of the module.
     fixed: why only the example's batch size can be computed; "" if the batch size is free.
     reasons: for each layer that would run on the host instead of the device, the reason.
+    parts: a sentence for each part of the network that ONNX Runtime would compute.
     """
 
     device: str
@@ -64,6 +66,7 @@ class Explanation:
     layers: list[ExplainedLayer]
     fixed: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)
 
     @property
     def expected_us(self) -> float:
@@ -89,9 +92,10 @@ class Explanation:
                    "thin networks")
         for name, reason in self.reasons.items():
             yield f"{name} on the host: {reason}"
+        yield from self.parts
         if self.fixed:
             yield f"the batch size is fixed: {self.fixed}"
-        width = max(len(layer.layer) for layer in self.layers)
+        width = max((len(layer.layer) for layer in self.layers), default=0)
         for layer in sorted(self.layers, key=lambda layer: -layer.expected_us)[:_LONGEST]:
             density = "" if layer.density is None else f" density {layer.density:.2f}"
             yield (f"{layer.layer:{width}}  {duration_text(layer.expected_us):>9}  "
@@ -105,14 +109,16 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     where = plan_device(found, device)
     # without vendors' libraries: ONNX Runtime would compute the whole network on the host as one
     # part, which would explain nothing
-    plan = Plan(found.network.graph(), where, Policy(vendors=False))
+    graph = found.network.graph()
+    plan = Plan(graph, where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]
     return Explanation(
         where.name, batch, [_explained(step) for step in steps],
         found.network.fixed,
         {step.layer.name: next(iter(step.rejected.values()), "no kernel computes it there")
-         for step in steps if step.device is not where})
+         for step in steps if step.device is not where},
+        part_notes(graph))
 
 
 def _explained(step: Step) -> ExplainedLayer:

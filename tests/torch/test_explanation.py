@@ -12,6 +12,7 @@ from torch import nn
 import gossamer
 from gossamer.device.host import HostDevice
 from gossamer.torch.explanation import ExplainedLayer, Explanation
+from tests.torch.single_modules import Function
 from tests.torch.small import images, residual
 from tests.torch.test_thin_modules import BinaryConv, SignWithGradient
 
@@ -40,6 +41,18 @@ def test_thin_layers_are_found():
 
 def test_network_that_is_not_thin():
     assert "gossamer is made for thin networks" in str(gossamer.explain(residual(), images()))
+
+
+@pytest.mark.parametrize(("forward", "parts"), [
+    (lambda x: torch.ones(3), []),
+    (lambda x: x.nonzero(), ["the end of the network: ONNX Runtime computes 2 nodes: NonZero"]),
+], ids=["a constant", "a shape that depends on the data"])
+def test_networks_without_layers(forward, parts):
+    found = gossamer.explain(Function(forward).eval(), torch.randn(2, 4))
+    assert not found.layers and len(found.parts) == len(parts)
+    lines = str(found).splitlines()
+    assert lines[0].startswith("0 layers at batch 2 on host")
+    assert all(any(line.startswith(part) for line in lines) for part in parts)
 
 
 def test_nothing_is_compiled(monkeypatch):
