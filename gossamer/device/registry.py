@@ -21,6 +21,7 @@ from gossamer.errors import (
     InputError,
     did_you_mean,
     installing,
+    quoted,
 )
 
 __all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
@@ -122,6 +123,8 @@ def find(name: str | None = None) -> Device:
     ------
     DeviceError
         No device has this name, or the device cannot be used.
+    InputError
+        The name is not a string.
 
     Warns
     -----
@@ -130,6 +133,8 @@ def find(name: str | None = None) -> Device:
     """
     if name is None:
         return _best()
+    if not isinstance(name, str):
+        raise InputError(f"device {quoted(name)}: expected the name of a device, such as 'host'")
     full_name = _with_index(name.strip().lower())
     for candidate in _of(full_name.partition(":")[0]):
         if full_name == _with_index(candidate.name):

@@ -38,7 +38,7 @@ from gossamer.torch.effects import (
     users_state,
     without_writes,
 )
-from gossamer.torch.optimize import optimize
+from gossamer.torch.optimize import check_tolerance, optimize
 from gossamer.torch.optimized_module import OptimizedModule
 from gossamer.torch.parts import Left, operators_of, parts_of
 from gossamer.torch.weights import Watch, Weights
@@ -141,9 +141,7 @@ def _check_values(options: Mapping[str, Any], least: Any) -> None:
     """
     Policy(options.get("effort"), options.get("precision") or "fp32",
            budget_s=options.get("budget"), threads=options.get("threads", ALL))
-    tolerance = options.get("tolerance")
-    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance > 0):
-        raise InputError(f"options: tolerance {quoted(tolerance)}: expected a number above 0")
+    check_tolerance(options.get("tolerance"))
     if not isinstance(least, int) or least < 0:
         raise InputError(f"options: least_operators {quoted(least)}: expected a whole number")
 

@@ -306,6 +306,9 @@ def _check_kind(name: str, tensor: Any) -> None:
     if tensor.is_meta:
         raise InputError(f"{name} is on the meta device and holds no numbers; make the module on "
                          "a device, and load its weights")
+    if tensor.is_nested:
+        raise UnsupportedError(f"{name} is a nested tensor; make it dense by "
+                               "tensor.to_padded_tensor(0.0)")
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"{name} is a tensor of layout {tensor.layout}; make it dense by "
                                "tensor.to_dense(): gossamer finds its zeros")

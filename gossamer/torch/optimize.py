@@ -13,7 +13,7 @@ from torch import nn
 
 from gossamer.accuracy import normalised_error
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError, UnsupportedError, quoted
+from gossamer.errors import GossamerError, InputError, ModelError, UnsupportedError, quoted
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.plan.api import with_weights
@@ -51,6 +51,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     follow: None if the caller detects changes of the weights itself, and knows that forward writes
     nothing.
     """
+    check_tolerance(tolerance)
     found = captured(module, example_inputs, inputs, writes=follow is not None)
     where = plan_device(found, device)
     # a precision below fp32 is chosen only by measurements, which need an effort
@@ -65,6 +66,12 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     _check(found, fast, where, compared, tolerance)
     found.network.forget()
     return fast
+
+
+def check_tolerance(tolerance: Any) -> None:
+    """Raise InputError for a tolerance that is neither None nor a number above 0."""
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance > 0):
+        raise InputError(f"tolerance {quoted(tolerance)}: expected a number above 0")
 
 
 class _PlanMaker:
@@ -117,7 +124,11 @@ def _check(found: Captured, fast: OptimizedModule, device: Device, precision: st
     precision: a key of _LEAST_ALLOWED.
     tolerance: the largest allowed error, which replaces these limits; or None.
     """
-    results = found.call(fast, found.given)
+    try:
+        results = found.call(fast, found.given)
+    except ModelError as cause:
+        raise UnsupportedError(f"{type(found.original).__name__} cannot be exported: torch's "
+                               f"exporter wrote a network that is not valid: {cause}") from cause
     exact = in_dtype(found.module, torch.float64, found.call, found.tensors)
     half: Sequence[Any] = ()
     for index, (result, theirs) in enumerate(zip(results, found.eager, strict=True)):

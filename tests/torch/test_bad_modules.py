@@ -88,12 +88,16 @@ TRAINING = "in training mode; call module.eval() first"
     (sparse_linear(), ROWS, UnsupportedError, ["tensor.to_dense()"]),
     (nn.Linear(4, 3), ROWS.as_subclass(Marked), UnsupportedError,
      ["input 'input' is a Marked, a subclass of torch.Tensor"]),
+    (nn.Linear(4, 3), torch.nested.nested_tensor([ROWS, ROWS[:1]], layout=torch.jagged),
+     UnsupportedError, ["input 'input' is a nested tensor; make it dense by tensor.to_padded_ten"]),
+    (nn.LSTM(4, 6, proj_size=3, bidirectional=True), torch.randn(5, 2, 4), UnsupportedError,
+     ["LSTM cannot be exported: torch's exporter wrote a network that is not valid: "]),
     (hooked(), images(), InputError, ["Conv2d 'block.0' has a forward hook"]),
     (lambda x: x, ROWS, InputError, ["a function is not a torch.nn.Module"]),
 ], ids=["dropout", "batch norm", "rrelu", "dropout of a function", "statistics of a batch",
         "places of maxima", "random numbers", "unsupported operator", "data decides",
         "written buffers", "written inputs", "meta device", "sparse tensors", "another class",
-        "hook", "no module"])
+        "nested tensors", "network that is not valid", "hook", "no module"])
 def test_what_cannot_be_optimised(module, example, kind, parts):
     if parts != [TRAINING] and isinstance(module, nn.Module):
         module.eval()

@@ -210,6 +210,17 @@ def test_plan_is_saved_and_reported(fast, tmp_path):
     assert {row["device"] for row in fast.report(2).rows} == {"host"}
 
 
+@pytest.mark.parametrize("tolerance", [0, -1e-3, float("nan"), "1e-3"])
+def test_tolerances_that_are_no_limit_are_refused(module, tolerance):
+    with pytest.raises(InputError, match=r"tolerance .*: expected a number above 0"):
+        gossamer.optimize(module, images(), tolerance=tolerance)
+
+
+def test_devices_of_torch_are_no_names(module):
+    with pytest.raises(InputError, match=r"device device\(type='cpu'\): expected the name of a"):
+        gossamer.optimize(module, images(), torch.device("cpu"))
+
+
 def test_wrong_network_names_its_first_layer(monkeypatch):
     right = exported._from_program
 
