@@ -66,6 +66,7 @@ class Exported:
     model: the ONNX model.
     program: the module's torch.export program; None after `forget`.
     weights: the names of the module's parameters and buffers.
+    tied: for each further name of a parameter or buffer, its first name.
     fixed: why only the example's batch size can be computed; "" if the batch size is free.
     several: whether the batch size is free, but forward computes a batch of 1 by another graph.
     interpolations: the sizes of the module's interpolations, by the names of their results.
@@ -74,6 +75,7 @@ class Exported:
     model: onnx.ModelProto
     program: Any
     weights: frozenset[str]
+    tied: Mapping[str, str]
     fixed: str
     several: bool
     interpolations: Mapping[str, Sizes]
@@ -108,6 +110,13 @@ class Exported:
         has other weights, or weights of other shapes or dtypes.
         """
         weights = _weights(module)
+        for name, first in self.tied.items():
+            # the network has one constant for both
+            tensor, other = weights.get(name), weights.get(first)
+            if tensor is not other and tensor is not None and other is not None and (
+                    tensor.dtype != other.dtype or not torch.equal(tensor, other)):
+                raise InputError(f"{quoted(name)} and {quoted(first)} were one tensor when the "
+                                 "module was optimised, and are two now; optimise the module again")
         for constant in self.model.graph.initializer:
             if not (name := self._weight(constant)):
                 continue
@@ -139,6 +148,13 @@ class Exported:
         """
         name = constant.name.removeprefix(_PREFIX)
         return name if name != constant.name and name in self.weights else ""
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Return the first name of each parameter or buffer with several names, by its other names."""
+    first: dict[int, str] = {}
+    return {name: known for name, tensor in _weights(module).items()
+            if (known := first.setdefault(id(tensor), name)) != name}
 
 
 def _weights(module: nn.Module) -> dict[str, Any]:
@@ -215,8 +231,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
                    if entry.key == SCOPES):
         # paths begin with "module", the attribute of _Tensors
         scopes.value = re.sub(r"'module(?:\.|(?='))", "'", scopes.value)
-    return Exported(model, program, frozenset(_weights(module)), fixed, several and not fixed,
-                    interpolations(model, program))
+    return Exported(model, program, frozenset(_weights(module)), _tied(module), fixed,
+                    several and not fixed, interpolations(model, program))
 
 
 def _is_quantised(program: Any) -> bool:

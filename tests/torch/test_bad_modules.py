@@ -214,6 +214,13 @@ def test_tied_weights_are_one():
     x = torch.randn(3, 4)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), module(x))
+    module[2].weight = nn.Parameter(module[0].weight.detach().clone())
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), module(x))
+        module[2].weight.add_(1)
+    for call in (lambda: fast(x), lambda: fast.update(module)):
+        with pytest.raises(InputError, match=r"'2\.weight' and '0\.weight' were one tensor when"):
+            call()
 
 
 def test_versions_of_torch(monkeypatch):
