@@ -24,7 +24,7 @@ from gossamer.errors import InputError, UnsupportedError, kind_of, quoted
 from gossamer.model.input_format import InputFormat
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.effects import random_numbers_restored
-from gossamer.torch.exported import Exported, exported, plain_module
+from gossamer.torch.exported import Exported, batch_of, exported, plain_module
 from gossamer.torch.weights import Watch, Weights, folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
@@ -32,6 +32,8 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 """Names of the dtypes for which _formats_of() can return a format."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _RANDOM_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_STATIC = ("the program was exported for one batch size; export it with "
+           "dynamic_shapes={0: torch.export.Dim('batch')} of its inputs")
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -108,9 +110,11 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
     given = inputs.tensors
     check_inputs(inputs.names, given, device_of(ready))
     asked = _by_name(formats, inputs.names)
-    tensors = [_as_module_takes(tensor, asked[name]) if name in asked else
+    dtype = _dtype_of(ready)
+    tensors = [_as_module_takes(tensor, asked[name], dtype) if name in asked else
                tensor.detach().clone() if writes else tensor.detach()
                for name, tensor in zip(inputs.names, given, strict=True)]
+    fixed = _static_batch(program, inputs.names, tensors)
     if writes and ready is module:
         ready = _copy(module)
     eager = called(ready, inputs, tensors)
@@ -122,7 +126,7 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
     tensors = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]
     ready = without_bfloat16(ready)
     with without_modes(tensors):
-        network = exported(ready, inputs, outputs, tensors)
+        network = exported(ready, inputs, outputs, tensors, fixed)
     return Captured(module, weights, watch, ready, network, inputs, outputs, given, tensors,
                     outputs.distinct(eager), formats, bool(asked))
 
@@ -138,12 +142,36 @@ def _copy(module: nn.Module) -> nn.Module:
 def module_of(program: Any) -> Any:
     """Return the module of an exported program.
 
-    The module does not run the program's guards, so it also accepts inputs of other sizes than the
-    example's. An object that is not an exported program is returned unchanged.
+    The module does not run the program's guards, because `_static_batch` checks the sizes. An
+    object that is not an exported program is returned unchanged.
     """
     if not isinstance(program, torch.export.ExportedProgram):
         return program
     return plain_module(program)
+
+
+def _static_batch(program: Any, names: Sequence[str], tensors: Sequence[Any]) -> str:
+    """Return why an exported program fixes the batch size; "" if it does not, and for a module.
+
+    Sizes that are not dynamic may have become constants anywhere in the program. Raises InputError
+    if the example has other sizes than these.
+    """
+    if not isinstance(program, torch.export.ExportedProgram):
+        return ""
+    given = program.graph_signature.user_inputs
+    shapes = [value.shape for node in program.graph.nodes
+              if node.op == "placeholder" and node.name in given
+              and isinstance(value := node.meta.get("val"), torch.Tensor)]
+    for name, shape, tensor in zip(names, shapes, tensors, strict=True):
+        if len(shape) != tensor.dim() or any(isinstance(size, int) and size != length for
+                                             size, length in zip(shape, tensor.shape, strict=True)):
+            raise InputError(f"input {quoted(name)} has shape {tuple(tensor.shape)}, but the "
+                             f"program was exported for {tuple(shape)}; export it for this shape, "
+                             "or with dynamic_shapes=")
+    batch = batch_of(tensors)
+    is_static = any(isinstance(shape[0], int) for shape, tensor in zip(shapes, tensors, strict=True)
+                    if shape and tensor.shape[0] == batch)
+    return _STATIC if is_static else ""
 
 
 def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
@@ -198,15 +226,24 @@ def _by_name(formats: Formats, names: Sequence[str]) -> dict[str, InputFormat]:
     if not isinstance(formats, Mapping):
         raise InputError(f"inputs {quoted(formats)}: expected an InputFormat or, for several "
                          "inputs, a mapping from their names to InputFormats")
-    for name in formats:
+    for name, format_ in formats.items():
         if name not in names:
             raise InputError(f"inputs: the module has no input {quoted(name)}; its inputs: "
                              f"{', '.join(names)}")
+        if not isinstance(format_, InputFormat):
+            raise InputError(f"inputs: the format of {quoted(name)} is {quoted(format_)}, expected "
+                             "an InputFormat, such as InputFormat('uint8', 'NHWC')")
     return dict(formats)
 
 
-def _as_module_takes(tensor: Any, format_: InputFormat) -> Any:
-    return torch.from_numpy(format_.as_network_takes(as_array(tensor))).to(tensor.device)
+def _as_module_takes(tensor: Any, format_: InputFormat, dtype: torch.dtype) -> Any:
+    return torch.from_numpy(format_.as_network_takes(as_array(tensor))).to(tensor.device, dtype)
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the dtype of a module's weights; float32 if it has no weights."""
+    return next((tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()),
+                torch.float32)
 
 
 def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, InputFormat]:

@@ -182,30 +182,34 @@ class _Tensors(nn.Module):
         with WithPlainQuantisation() if self.is_quantised else nullcontext():
             result = self.module(*args, **kwargs)
         self._outputs.check_sizes(result)
-        return self._outputs.distinct(result)
+        # x.float() of a bfloat16 module returns x itself in the float32 copy, but no name of a
+        # network is both an input and an output
+        return tuple([each.clone() if any(each is tensor for tensor in tensors) else each
+                      for each in self._outputs.distinct(result)])
 
 
-def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
-             tensors: Sequence[Any]) -> Exported:
+def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm, tensors: Sequence[Any],
+             fixed: str = "") -> Exported:
     """Export a module as a network.
 
     inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     tensors: the tensors of an example.
+    fixed: why only the example's batch size can be computed; "" if the export decides this.
 
     Raises UnsupportedError if the control flow of forward depends on the data, if forward writes
     buffers or inputs or draws random numbers, or if an operator cannot be exported.
     """
     wrapped = _Tensors(module, inputs, outputs)
     wrapped.training = module.training
-    program, fixed = _program(wrapped, tensors)
+    program, fixed = _program(wrapped, tensors, fixed)
     if _is_quantised(program):
         # only for quantised modules: under a TorchFunctionMode such as WithPlainQuantisation,
         # torch's messages cannot name the lines of the user's code
         wrapped.is_quantised = True
-        program, fixed = _program(wrapped, tensors)
+        program, fixed = _program(wrapped, tensors, fixed)
     _check_training(program)
     several = not fixed and _differs_at_one(wrapped, program, tensors)
-    if several and _batch_of(tensors) == 1:
+    if several and batch_of(tensors) == 1:
         several = False
         fixed = "forward computes a batch of 1 unlike larger ones, as squeeze() does"
         program = _export(wrapped, tensors, [False] * len(tensors))
@@ -243,12 +247,14 @@ def _output_names(outputs: OutputForm) -> list[str]:
     return [f"output{index}" for index in range(outputs.count)]
 
 
-def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
+def _program(wrapped: nn.Module, tensors: Sequence[Any], reason: str) -> tuple[Any, str]:
     """Export a module's program, with free batch sizes if possible.
 
     Returns the program, and the reason why no size is free ("" if at least one is).
+
+    reason: why no size may be free; "" if sizes may be free.
     """
-    batch = _batch_of(tensors)
+    batch = batch_of(tensors)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
     # torch.export treats a size of 1 as a constant, so a free size needs at least two images
@@ -256,10 +262,11 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
         return _export(wrapped, tensors, fixed), "no input has a batch dimension"
-    try:
-        return _export(wrapped, several, free), ""
-    except Exception as error:
-        reason = _cause(error)
+    if not reason:
+        try:
+            return _export(wrapped, several, free), ""
+        except Exception as error:
+            reason = _cause(error)
     try:
         return _export(wrapped, tensors, fixed), reason
     except Exception as error:
@@ -270,7 +277,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, str]:
             "torch") from error
 
 
-def _batch_of(tensors: Sequence[Any]) -> int | None:
+def batch_of(tensors: Sequence[Any]) -> int | None:
     """Return the length of the first axis of the first tensor with axes; None if there is none."""
     return next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
 
@@ -281,7 +288,7 @@ def _differs_at_one(wrapped: nn.Module, program: Any, tensors: Sequence[Any]) ->
     torch.export takes a free batch size to be 2 or more, and does not record which branches and
     shapes of forward a batch of 1 would have.
     """
-    batch = _batch_of(tensors)
+    batch = batch_of(tensors)
     one = [tensor[:1] if tensor.dim() and tensor.shape[0] == batch else tensor
            for tensor in tensors]
     with torch.no_grad():

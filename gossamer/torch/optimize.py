@@ -115,7 +115,7 @@ def _permuted(found: Captured) -> tuple[bool, ...]:
 
 def _check(found: Captured, fast: OptimizedModule, device: Device, precision: str,
            tolerance: float | None) -> None:
-    """Raise UnsupportedError if an output differs too much from torch's.
+    """Raise UnsupportedError if the network is not valid, or differs too much from torch's results.
 
     The largest allowed error is the limit of the precision, or twice torch's error against float64
     if that is larger. Where a plan may compute a float32 module in float16, that is torch's error

@@ -116,6 +116,15 @@ def test_short_dtypes_stay(dtype):
         torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
 
 
+def test_an_input_is_returned_in_another_dtype():
+    module = Function(lambda x: (x.float(), x * 2)).eval()
+    fast = gossamer.optimize(module, torch.randn(2, 4).bfloat16())
+    x = torch.randn(3, 4).bfloat16()
+    wide, doubled = fast(x)
+    assert wide.dtype == torch.float32 and torch.equal(wide, x.float())
+    assert doubled.dtype == torch.bfloat16 and torch.equal(doubled, x * 2)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 6, 5), (2, 4, 4, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_channels_last_stays(shape, dtype):
@@ -131,23 +140,47 @@ def test_channels_last_stays(shape, dtype):
     assert fast.plan.inputs[0].shape == (None, *shape[2:], shape[1])
 
 
-def test_photos_are_taken_as_inputs_say(module):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_photos_are_taken_as_inputs_say(module, dtype):
     photos = torch.randint(0, 256, (2, 12, 12, 3), dtype=torch.uint8)
-    fast = gossamer.optimize(module, photos, inputs=gossamer.InputFormat(
+    fast = gossamer.optimize(module.to(dtype), photos, inputs=gossamer.InputFormat(
         "uint8", "NHWC", scale=1 / 255, mean=(0.4, 0.5, 0.6), std=0.2))
+    module = copy.deepcopy(module).float()
     x = (photos.permute(0, 3, 1, 2) / 255 - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / 0.2
-    assert normalised_error(fast(photos).numpy(), eager(module, x).numpy()) < 1e-5
+    y = fast(photos)
+    assert y.dtype == dtype and normalised_error(y.float().numpy(), eager(module, x).numpy()) < {
+        torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     with pytest.raises(InputError, match="has no input 'y'; its inputs: x"):
         gossamer.optimize(module, images(), inputs={"y": gossamer.InputFormat("uint8")})
+    with pytest.raises(InputError, match="the format of 'x' is 'uint8', expected an InputFormat"):
+        gossamer.optimize(module, images(), inputs={"x": "uint8"})
 
 
 def test_exported_program_is_taken(module):
-    program = torch.export.export(module, (images(),))
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(module, (images(),), dynamic_shapes=shapes)
     fast = gossamer.optimize(program)
     assert same(fast, module, images())
     other = residual(seed=4)
     fast.update(torch.export.export(other, (images(),)))
     assert same(fast, other, images(3))
+
+
+def test_sizes_that_an_exported_program_fixes_are_the_only_ones():
+    """The batch size of such a program may have become a constant of its arithmetic."""
+    module = Function(lambda x: x / x.shape[0] + x.shape[1]).eval()
+    x = torch.randn(2, 4)
+    fast = gossamer.optimize(torch.export.export(module, (x,)))
+    torch.testing.assert_close(fast(x), module(x))
+    with pytest.raises(InputError, match=r"exported for one batch size; export it with dynamic_sh"):
+        fast(torch.randn(3, 4))
+    with pytest.raises(InputError, match=r"but the program was exported for \(2, 4\); exp"):
+        gossamer.optimize(torch.export.export(module, (x,)), torch.randn(3, 4))
+    shapes = (({0: torch.export.Dim("batch")},),)
+    fast = gossamer.optimize(torch.export.export(module, (x,), dynamic_shapes=shapes))
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 4)
+        torch.testing.assert_close(fast(x), module(x))
 
 
 def test_inputs_that_need_gradients_are_an_error(fast):
