@@ -51,6 +51,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         The largest normalised error that is accepted on the example. The default is 2e-2 for a
         quantised module, 1e-2 if the module's dtype or the precision has fewer bits than float32,
         and 1e-4 for other modules, but always at least twice torch's own error against float64.
+        With `precision="fp16"`, the latter is the error of torch in float16.
     follow : bool, default True
         Whether the fast module follows later changes of the module's weights, as long as the module
         is alive. Each call compares the weights' identities, version counters and addresses;
