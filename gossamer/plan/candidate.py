@@ -115,7 +115,7 @@ class Candidate:
     algorithm: Algorithm
     variant: Variant
     measured: Measurement
-    expected_us: float | None = None
+    estimated_us: float | None = None
     """The estimated time of a candidate that may still be measured; None for others."""
 
     @property
@@ -125,9 +125,9 @@ class Candidate:
         return math.inf if self.measured.failure or time is None else time
 
     @property
-    def likely_cost(self) -> float:
+    def estimated_cost(self) -> float:
         """Measured time in microseconds, or the estimated time of an unmeasured candidate."""
-        return self.cost if self.expected_us is None else self.expected_us
+        return self.cost if self.estimated_us is None else self.estimated_us
 
     @property
     def is_usable(self) -> bool:
@@ -145,7 +145,7 @@ class Candidate:
 
     def with_exclusion(self, reason: str) -> Candidate:
         """Return the same candidate, excluded for a reason."""
-        return replace(self, expected_us=None, measured=replace(self.measured, failure=reason))
+        return replace(self, estimated_us=None, measured=replace(self.measured, failure=reason))
 
 
 def why_not(candidate: Candidate, taken: Candidate) -> str:

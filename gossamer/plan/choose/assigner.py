@@ -193,7 +193,7 @@ class Assigner:
                             for needs, gives in self._reshapes(node.layer)]
             unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
-                (self._option(node.layer, self._table.likely_us(node, candidate),
+                (self._option(node.layer, self._table.cost_in_plan(node, candidate),
                               *candidate.formats, 0 if restriction(node, candidate) else unwanted,
                               candidate.algorithm.name),
                  node, candidate) for candidate in allowed(restriction, node)]
@@ -244,7 +244,7 @@ def _choice(node: LayerCandidates, taken: Candidate, reasons: Mapping[str, str]
 def allowed(restriction: Restriction, node: LayerCandidates) -> list[Candidate]:
     """Return the usable candidates that are admitted, or all usable ones if none is admitted."""
     usable = [candidate for candidate in node.candidates
-              if math.isfinite(candidate.likely_cost)]
+              if math.isfinite(candidate.estimated_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
 
 

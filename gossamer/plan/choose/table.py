@@ -121,14 +121,14 @@ class Table:
                      for part in find_parts(network.layers, network.outputs, self.device,
                                             left_out)}.values())
 
-    def likely_us(self, node: LayerCandidates, candidate: Candidate) -> float:
+    def cost_in_plan(self, node: LayerCandidates, candidate: Candidate) -> float:
         """Return a candidate's cost in a plan in microseconds.
 
         The cost is the measured or estimated time, or a small share of this time if the layer is
         likely to copy nothing.
         """
         is_free = is_likely_in_place(node.layer.problem, candidate.variant)
-        return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
+        return candidate.estimated_cost * (IN_PLACE_SHARE if is_free else 1.0)
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
         """Return the cost of a format conversion in microseconds.

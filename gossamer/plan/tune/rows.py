@@ -148,7 +148,7 @@ class Group:
         ratio = self.ratio(row.algorithm)
         return LEAST_SHARE * row.model_us * (1.0 if ratio in (None, math.inf) else ratio)
 
-    def expected_us(self, row: Row) -> float:
+    def estimated_us(self, row: Row) -> float:
         """Return the estimated time of a row that has none.
 
         The estimate is the modelled time times a ratio of measured to modelled time: that of the
@@ -208,7 +208,7 @@ class Row:
         if self.measured is not None:
             return Candidate(self.algorithm, self.variant, self.measured)
         return Candidate(self.algorithm, self.variant, self._unmeasured,
-                         self.group.expected_us(self))
+                         self.group.estimated_us(self))
 
     @cached_property
     def _unmeasured(self) -> Measurement:

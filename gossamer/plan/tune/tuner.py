@@ -320,10 +320,10 @@ class Tuner:
     def _cheapest(self) -> list[tuple[LayerCandidates, Candidate]]:
         """Return each layer's candidate with the shortest estimated time."""
         best = [(node, min((row.candidate for row in node.rows),
-                           key=lambda candidate: candidate.likely_cost))
+                           key=lambda candidate: candidate.estimated_cost))
                 for node in self._nodes if node.rows]
         return [(node, candidate) for node, candidate in best
-                if math.isfinite(candidate.likely_cost)]
+                if math.isfinite(candidate.estimated_cost)]
 
     def _next(self, taken: Iterable[tuple[LayerCandidates, Candidate]], width: float, factor: int
               ) -> list[Row]:
@@ -439,7 +439,7 @@ class Tuner:
     def _leave_out_rest(self) -> None:
         """Leave out the rows that no round has measured."""
         for row in [row for row in self._own if row.measured is None]:
-            us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            us, limit_us = row.group.estimated_us(row), row.group.limit_us(row)
             estimate = "" if us == math.inf else (
                 f"; estimate {duration_text(us)}, limit {duration_text(limit_us)}")
             self._leave_out(row, ENDED if self.is_over else f"not reached in any round{estimate}")

@@ -119,7 +119,7 @@ def test_the_rounds_measure_what_a_plan_would_take(
 
     def promising() -> list[tuple[LayerCandidates, Candidate]]:
         candidates = tuner.candidates(request)
-        rounds.append([candidate.expected_us is not None for candidate in candidates])
+        rounds.append([candidate.estimated_us is not None for candidate in candidates])
         return [(request, candidates[5])]
 
     tuner = paced_tuner("quick")
