@@ -189,24 +189,24 @@ class _Tensors(nn.Module):
 
 
 def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm, tensors: Sequence[Any],
-             fixed: str = "") -> Exported:
+             static: str = "") -> Exported:
     """Export a module as a network.
 
     inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     tensors: the tensors of an example.
-    fixed: why only the example's batch size can be computed; "" if the export decides this.
+    static: why only the example's batch size may be computed; "" if the export decides this.
 
     Raises UnsupportedError if the control flow of forward depends on the data, if forward writes
     buffers or inputs or draws random numbers, or if an operator cannot be exported.
     """
     wrapped = _Tensors(module, inputs, outputs)
     wrapped.training = module.training
-    program, fixed = _program(wrapped, tensors, fixed)
+    program, fixed = _program(wrapped, tensors, static)
     if _is_quantised(program):
         # only for quantised modules: under a TorchFunctionMode such as WithPlainQuantisation,
         # torch's messages cannot name the lines of the user's code
         wrapped.is_quantised = True
-        program, fixed = _program(wrapped, tensors, fixed)
+        program, fixed = _program(wrapped, tensors, static)
     _check_training(program)
     several = not fixed and _differs_at_one(wrapped, program, tensors)
     if several and batch_of(tensors) == 1:
