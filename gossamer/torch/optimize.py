@@ -118,8 +118,8 @@ def _check(found: Captured, fast: OptimizedModule, device: Device, precision: st
     """Raise UnsupportedError if the network is not valid, or differs too much from torch's results.
 
     The largest allowed error is the limit of the precision, or twice torch's error against float64
-    if that is larger. Where a plan may compute a float32 module in float16, that is torch's error
-    in float16.
+    if that is larger. Where a plan may compute a float32 module in float16, twice torch's error in
+    float16 is allowed, too.
 
     precision: a key of _LEAST_ALLOWED.
     tolerance: the largest allowed error, which replaces these limits; or None.
@@ -155,8 +155,10 @@ def _check(found: Captured, fast: OptimizedModule, device: Device, precision: st
 
 def in_dtype(module: nn.Module, dtype: torch.dtype, call: Callable[..., Sequence[Any]],
              tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
-    """Return the results of call(copy, tensors) with a copy of a module, and with tensors, of a
-    dtype of floating point; () on failure."""
+    """Return the results of a call with a copy of a module in another dtype; () on failure.
+
+    call: function of the copy and of the tensors, of which those of floating point have the dtype.
+    """
     try:
         with QuantisedInFloat64():
             return call(copy.deepcopy(module).to(dtype), [

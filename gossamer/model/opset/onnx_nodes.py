@@ -74,15 +74,15 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     ONNX's inference is wrong for some nodes, so they are replaced before the inference:
 
-    - Pools before opset 22: ONNX counts a last window that begins beyond the input, but libraries
-      do not compute this window. The pool is wrapped in a function of opset 22, in which pools have
-      the same meaning.
+    - Pools with ceil_mode before opset 22: ONNX counts a last window that begins beyond the input,
+      but libraries do not compute this window. The pool is wrapped in a function of opset 22, in
+      which pools have the same meaning.
     - Pools with both auto_pad and pads: ONNX ignores auto_pad. The pads are dropped.
     - A Resize to a size of 0, as at batch 0: ONNX finds no shape. The Resize becomes a constant.
     """
     graph = model.graph
     pools = [index for index, node in enumerate(graph.node) if node.op_type in _POOLS
-             and node.domain in ("", "ai.onnx")]
+             and node.domain in ("", "ai.onnx") and _is_miscounted(node)]
     empty = [index for index, node in enumerate(graph.node) if _resizes_to_nothing(node, graph)]
     if pools or empty:
         model = onnx.ModelProto.FromString(model.SerializeToString())
@@ -95,6 +95,13 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             "ConstantOfShape", [node.input[3]], list(node.output),
             value=helper.make_tensor("zero", dtype, [1], [0])))
     return infer_shapes(model, data_prop=True)
+
+
+def _is_miscounted(pool: onnx.NodeProto) -> bool:
+    """Return whether the inference may find a wrong size of a pool."""
+    given = {entry.name: helper.get_attribute_value(entry) for entry in pool.attribute}
+    return bool(given.get("ceil_mode") or (
+        given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
 
 
 def _wrap(model: onnx.ModelProto, pool: onnx.NodeProto, name: str) -> None:

@@ -13,11 +13,10 @@ from dataclasses import replace
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host_direct.algorithm import widths_of
-from gossamer.ops.conv2d.host_direct.indirect import HostIndirect
+from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, in_nhwc
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.host_threads import thread_configs
-from gossamer.ops.strided import in_layout
 from gossamer.ops.weights import Weights
 
 _MOST_ROWS = 8
@@ -45,10 +44,8 @@ class HostDirectRows(HostIndirect):
     def prepare(self, weights: Weights, problem: GemmProblem,  # type: ignore[override]
                 variant: Variant, device: Device) -> State:
         image = _image(problem)
-        inputs, outputs = (tuple(in_layout(spec, "NHWC") for spec in specs)
-                           for specs in (image.inputs, image.outputs))
-        return super().prepare(weights, image, replace(variant, inputs=inputs, outputs=outputs),
-                               device)
+        return super().prepare(weights, image, replace(
+            variant, inputs=in_nhwc(image.inputs), outputs=in_nhwc(image.outputs)), device)
 
 
 def _image(problem: GemmProblem) -> Conv2dProblem:

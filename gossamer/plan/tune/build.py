@@ -115,7 +115,7 @@ class CandidateBuilds:
         with self._checks_lock:
             if key not in self._checks:
                 self._checks[key] = self._references.submit(CandidateChecks, layer, self.device,
-                                                          self.memory)
+                                                            self.memory)
         return self._checks[key].result()
 
     def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:

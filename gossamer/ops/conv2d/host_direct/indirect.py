@@ -59,7 +59,7 @@ class HostIndirect(HostDirect):
         return refusal(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        (x, *tensors), outputs = _in_nhwc(problem.inputs), _in_nhwc(problem.outputs)
+        (x, *tensors), outputs = in_nhwc(problem.inputs), in_nhwc(problem.outputs)
         for lanes in widths_of(problem.out_channels):
             for threads in thread_configs():
                 for source in (x, problem.inputs[0]):
@@ -99,8 +99,8 @@ class HostIndirectDepthwise(HostDirect):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for lanes in widths_of(problem.channels):
             for threads in thread_configs():
-                yield Variant((("lanes", lanes), *threads), _in_nhwc(problem.inputs),
-                              _in_nhwc(problem.outputs))
+                yield Variant((("lanes", lanes), *threads), in_nhwc(problem.inputs),
+                              in_nhwc(problem.outputs))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -115,7 +115,8 @@ class HostIndirectDepthwise(HostDirect):
             tasks=-(-problem.channels // lanes) * problem.out_height * (problem.out_width > 0)))
 
 
-def _in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the specs with NHWC as the layout."""
     return tuple(in_layout(spec, "NHWC") for spec in specs)
 
 
