@@ -15,6 +15,8 @@ BATCH = 31
 """The size that stands for the batch in shapes. A multiple of it is a dimension that also has
 others; no other size is a multiple of it."""
 _FACTORS = (0.5, -0.7, 2.0)
+_MOST_ROWS = 1024
+"""The most rows that are compared with each other: a plan refuses values of more than 256 MiB."""
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -247,7 +249,7 @@ def masked(net: Tokens, scores: str) -> str:
 def attention(net: Tokens, x: str) -> str:
     """Attention, or something that looks like it."""
     rows = rows_of(net, x)
-    if len(net.shapes[rows]) != 3:
+    if len(net.shapes[rows]) != 3 or net.shapes[rows][1] > _MOST_ROWS:
         return norm(net, x)
     q, k, v = net.pick(of_one_product, of_one_product, of_products, of_channels)(net, rows)
     q = net.scaled(q)

@@ -101,9 +101,12 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
     module = created(name)
     size = tuple(getattr(module, "default_cfg", {}).get("input_size", (3, _SIZE, _SIZE)))
     module = with_statistics(module.to(place), torch.randn(_PICTURES, *size).to(place))
+    module = module.to(dtype)
     if dtype == torch.float16:
-        return module.to(dtype=dtype, memory_format=torch.channels_last), size
-    return module.to(dtype), size
+        for weight in module.parameters():
+            if weight.dim() == 4:  # Module.to refuses channels_last where weights have five dims
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    return module, size
 
 
 def with_statistics(module: Any, x: Any) -> Any:
