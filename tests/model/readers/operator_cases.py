@@ -281,7 +281,9 @@ _CONV_MORE: list[tuple[Sequence[Argument] | None, dict[str, Any]]] = [
     ([_IMAGE, _counted(3, 4, 1, 1), _counted(3)], {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
     ([_IMAGE, _counted(4, 1, 3, 3)], {"group": 4, "auto_pad": "SAME_LOWER", "strides": [2, 2]}),
     ([_IMAGE, _counted(6, 2, 3, 2)], {"group": 2, "pads": [1, 0, 2, 1], "dilations": [2, 1]}),
-    ([_LINE, _counted(6, 2, 3)], {"group": 2, "strides": [2], "pads": [1, 2], "dilations": [2]})]
+    ([_LINE, _counted(6, 2, 3)], {"group": 2, "strides": [2], "pads": [1, 2], "dilations": [2]}),
+    *(([(2, 4, 5, 6, 3), _counted(6, 2, 3, 2, 1)], {"group": 2, "pads": [1, 1, 0, 2, 0, 0], **form})
+      for form in ({"strides": [2, 1, 1]}, {"strides": [1, 2, 1]}, {"pads": [1, 1, 1, 0, 0, 0]}))]
 
 LAYERS: dict[str, Operator] = {
     "Conv": Operator((17, 7), [_IMAGE, _counted(3, 4, 3, 2), _counted(3)], {}, {
