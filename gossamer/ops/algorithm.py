@@ -322,6 +322,10 @@ class Algorithm(abc.ABC):
     exact: ClassVar[bool] = False
     rounds_sums: ClassVar[bool] = False
 
+    def reads_part(self, problem: Any) -> bool:
+        """Return whether the inputs of a problem may be slices; see `reads_parts`."""
+        return self.reads_parts
+
     def stated_precision(self, variant: Variant) -> str:
         """Return a variant's precision for reports: EXACT, or one of PRECISIONS."""
         return EXACT if self.exact and variant.precision != "fp16" else variant.precision

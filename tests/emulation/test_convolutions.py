@@ -58,6 +58,8 @@ from tests.ops.test_channel_parts import with_parts
     ("bounds", mma.DEEP_PAIRS, "fp16", {"cluster": 2}),
     ("bounds", mma.PAIRS_OF_WINDOWS, "fp16", {"tile_p": 64, "tile_m": 64}),
     ("bounds", mma.PAIRS_OF_WINDOWS, "tf32", {"warps_k": 4, "cluster": 1}),
+    *(("bounds", problem, precision, {"tile_p": 64, "tile_m": 64})
+      for problem in mma.ROWS for precision in ("fp16", "tf32")),
 ])
 def test_implicit_gemm(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      precision: str, config: dict[str, int]) -> None:
@@ -80,7 +82,8 @@ def test_work_groups_take_several_tiles(emulate: Emulate) -> None:
 @pytest.mark.parametrize("mode, problem, precision, cluster", [
     ("bounds", mma.POINTWISE, "fp16", 1), ("races", mma.POINTWISE, "tf32", 1),
     ("races", mma.DEEP, "fp16", 2), ("bounds", mma.DEEP, "tf32", 2),
-    ("bounds", mma.WINDOWS, "tf32", 1), ("races", mma.WINDOWS, "fp16", 2)])
+    ("bounds", mma.WINDOWS, "tf32", 1), ("races", mma.WINDOWS, "fp16", 2),
+    ("bounds", mma.PATCHES, "fp16", 2)])
 def test_warpgroups_multiply_what_other_warps_copy(
         emulate: Emulate, mode: str, problem: Conv2dProblem, precision: str, cluster: int) -> None:
     device = emulate(mode, schedule=2, wgmma=True)
@@ -90,7 +93,8 @@ def test_warpgroups_multiply_what_other_warps_copy(
 
 @pytest.mark.parametrize("algorithm, problem, precision", [
     *((None, OF_PARTS[name], precision) for name in (
-        "1x1 of fours", "1x1 of pairs", "odd channels") for precision in ("tf32", "fp16")),
+        "1x1 of fours", "1x1 of pairs", "odd channels", "patches")
+      for precision in ("tf32", "fp16")),
     *((depthwise.ALGORITHM, OF_PARTS[name], precision) for name in (
         "depthwise", "depthwise of fours", "depthwise of pairs") for precision in ("fp32", "fp16")),
     (grouped.ALGORITHM, grouped.PROBLEMS["fours"], "tf32"),

@@ -33,6 +33,7 @@ PROBLEMS: dict[str, Problem] = {
     "1x1 of fours": Conv2dProblem(1, 12, 3, 3, 20, (1, 1), epilogue=BIAS),
     "1x1 of pairs": Conv2dProblem(1, 58, 3, 3, 10, (1, 1), epilogue=BIAS),
     "odd channels": Conv2dProblem(1, 9, 5, 4, 11, (3, 3), (2, 2), epilogue=BIAS),
+    "patches": Conv2dProblem(1, 3, 8, 16, 12, (4, 4), (4, 4), epilogue=BIAS),
     "groups": Conv2dProblem(2, 16, 3, 4, 16, (1, 1), groups=2),
     "depthwise": Conv2dProblem(2, 8, 5, 6, 8, (3, 3), pads=(1, 1, 1, 1), groups=8, epilogue=BIAS),
     "depthwise of fours": Conv2dProblem(2, 12, 5, 6, 12, (3, 3), (2, 2), groups=12),

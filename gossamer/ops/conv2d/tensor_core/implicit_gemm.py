@@ -31,6 +31,7 @@ from gossamer.ops.conv2d.tensor_core.tiling import (
     CHUNKS,
     MmaTile,
     bytes_at_once,
+    columns_at_once,
     copies,
     expected_us,
     fitting,
@@ -60,6 +61,10 @@ class _MmaProduct(Algorithm):
     reads_parts = True
     writes_parts = True
     _pointwise: ClassVar[bool]
+
+    def reads_part(self, problem: Conv2dProblem) -> bool:
+        # the columns of a part are not adjacent
+        return columns_at_once(problem) == 1 or problem.channels % vector_of("fp16") == 0
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := without_tensor_cores(problem, device)) is not None:
@@ -167,7 +172,8 @@ def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
     The layouts are NHWC and, if the bytes of a group's channels are not a multiple of 16, also
     NCHW.
     """
-    return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
+    is_whole = problem.group_channels % vector_of(precision) == 0
+    return ("NHWC",) if is_whole else ("NCHW", "NHWC")
 
 
 def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str) -> Variant:
@@ -177,7 +183,7 @@ def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str)
 
 
 def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
-    """Return the number of adjacent values of a pixel that are copied at once."""
+    """Return the number of adjacent values that are copied at once."""
     x = variant.inputs[0]
     if not copies(problem, variant.precision, x.layout):
         return 1

@@ -32,13 +32,25 @@ def vector_of(precision: str) -> int:
     return 8 if precision == "fp16" else 4
 
 
+def columns_at_once(problem: Conv2dProblem) -> int:
+    """Return the number of adjacent columns of an input in NHWC that may be copied at once.
+
+    In the rows of windows that are never padded, such columns are values of one row. Windows and
+    rows of the input begin at multiples of this number.
+    """
+    if problem.groups > 1 or problem.pads[1] or problem.pads[3] or problem.dilation[1] > 1:
+        return 1
+    return math.gcd(problem.kernel[1], problem.stride[1], problem.width)
+
+
 def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Return the bytes of a pixel in NHWC that are copied at once.
+    """Return the bytes of an input in NHWC that are copied at once.
 
     The number is the largest divisor of 16 (the bytes of a chunk) that also divides the bytes of a
-    group's channels.
+    group's channels in adjacent columns.
     """
-    return math.gcd(16, problem.group_channels * (2 if precision == "fp16" else 4))
+    return math.gcd(16, columns_at_once(problem) * problem.group_channels
+                    * (2 if precision == "fp16" else 4))
 
 
 def stored_at_once(problem: Conv2dProblem, precision: str) -> int:

@@ -51,7 +51,12 @@ DEEP_PAIRS = Conv2dProblem(1, 1002, 3, 3, 1001, (1, 1))
 PAIRS_OF_WINDOWS = Conv2dProblem(1, 58, 5, 6, 58, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
 NARROW = (PAIRS, FOURS, ODD, ODD_GROUPS, DEEP_PAIRS, PAIRS_OF_WINDOWS)
 """Problems whose pixels have no whole pieces of 16 bytes."""
-ON_A_GPU = (POINTWISE, STRIDED, ODD_CHANNELS, DEEP, WINDOWS, STEM, GROUPS, PADDED, *NARROW)
+PATCHES = Conv2dProblem(2, 3, 32, 48, 40, (16, 16), (16, 16), epilogue=BIAS_CLIP)
+SMALL_PATCHES = Conv2dProblem(1, 3, 8, 20, 24, (4, 4), (4, 4), epilogue=BIAS_CLIP)
+ROWS_THAT_OVERLAP = Conv2dProblem(1, 7, 9, 12, 16, (3, 4), (1, 2), (1, 0, 1, 0))
+ROWS = (PATCHES, SMALL_PATCHES, ROWS_THAT_OVERLAP)
+"""Problems whose windows have rows of several columns that are copied at once."""
+ON_A_GPU = (POINTWISE, STRIDED, ODD_CHANNELS, DEEP, WINDOWS, STEM, GROUPS, PADDED, *NARROW, *ROWS)
 
 
 def algorithm_of(problem: Conv2dProblem, device: Device) -> PointwiseMma | ImplicitGemmMma:
@@ -170,7 +175,7 @@ def test_work_groups_that_take_several_tiles_on_cuda(cuda: Device,
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS, PAIRS, ODD),
+@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS, PAIRS, ODD, PATCHES),
                          ids=Conv2dProblem.describe)
 def test_some_tiles_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
     """Runs both precisions with and without clusters, warps that share K, weights that are kept or
