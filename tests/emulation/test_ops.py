@@ -14,8 +14,10 @@ import tests.ops.matmul.test_matmul as matmul
 import tests.ops.test_tf32_rounding as tf32
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copy.problem import convert
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import WeightsInfo
+from gossamer.tensor import Format, TensorSpec
 from tests.emulation.device import Emulate
 from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP
@@ -26,6 +28,8 @@ CONVOLUTION = Conv2dProblem(1, 5, 6, 5, 9, (3, 3), pads=(1, 1, 1, 1), epilogue=B
 CASES: dict[str, Problem] = {
     **{name: PROBLEMS[name][0] for name in (
         "reduce", "softmax", "layer_norm", "matmul", "copy", "top_k")},
+    "planes": convert(TensorSpec((2, 3, 3, 8), Format("NCHW")),
+                      TensorSpec((2, 3, 3, 8), Format("NHWC", "float16"))),
     "gemm": GemmProblem(3, 12, 20, BIAS_CLIP),
     "conv2d": replace(CONVOLUTION, weights_info=WeightsInfo(0.3, "a pattern")),
 }

@@ -24,14 +24,6 @@ def _reference(problem, x):
     return op_of(problem).reference(problem, [x], {})[0]
 
 
-@pytest.mark.parametrize("source", AXES)
-@pytest.mark.parametrize("target", AXES)
-def test_changes_of_layout(device: Device, source: str, target: str) -> None:
-    shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
-    check(convert(TensorSpec(shape, Format(source)), TensorSpec(shape, Format(target))),
-          device)
-
-
 @pytest.mark.parametrize("target", AXES)
 def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
     shape = (2, 9, 3, 2) if is_slow(device) else (3, 37, 5, 11)
@@ -41,18 +33,25 @@ def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
     check(convert(padded, plain), device)
 
 
-@pytest.mark.parametrize("source", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtypes", [("float32", "float16"), ("float16", "float32")])
-def test_changes_of_precision(device: Device, source: str, dtypes: tuple[str, str]) -> None:
-    shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
-    start, end = (TensorSpec(shape, Format(source, dtype)) for dtype in dtypes)
-    for target in ("NHWC", "CHWN"):
-        check(convert(start, end.with_format(layout=target)), device)
+def test_changes_of_precision(device: Device, dtypes: tuple[str, str]) -> None:
+    start, end = (TensorSpec((2, 9, 2, 5), Format("NHWC", dtype)) for dtype in dtypes)
     check(convert(start, end.with_format(channel_multiple=4, border=(1, 2, 0, 3))), device)
-    rows = [default_spec((7, 13), dtype) for dtype in dtypes]
-    check(convert(*rows), device)
+    check(convert(*(default_spec((7, 13), dtype) for dtype in dtypes)), device)
     with pytest.raises(ValueError, match="keeps the dtype"):
         convert(default_spec((7,), "float16"), default_spec((7,), "int32"))
+
+
+@given(shape=st.tuples(*map(st.sampled_from, ([1, 2, 9], [1, 2, 3, 4, 9], [1, 2, 3],
+                                              [1, 3, 4, 8]))),
+       dtypes=st.sampled_from([("float32", "float16"), ("float16", "float32"),
+                               *((dtype,) * 2 for dtype in ("float32", "float16", "uint8"))]),
+       layouts=st.tuples(*[st.sampled_from(list(AXES))] * 2))
+@settings(max_examples=80)
+def test_changes_of_layout_and_precision(device: Device, shape: tuple[int, ...],
+                                         dtypes: tuple[str, str], layouts: tuple[str, str]) -> None:
+    check(convert(*(TensorSpec(shape, Format(layout, dtype))
+                    for layout, dtype in zip(layouts, dtypes, strict=True))), device)
 
 
 @st.composite
@@ -137,17 +136,18 @@ def kernel_of(problem: CopyProblem) -> tuple[str, dict[str, object]]:
     return kernel.function, dict(kernel.defines)
 
 
-@pytest.mark.parametrize(("shape", "target", "tiled"), [
-    ((1, 8, 2, 4), "NHWC", True), ((1, 7, 2, 4), "NHWC", False), ((1, 8, 1, 7), "NHWC", False),
-    ((8, 2, 2, 2), "CHWN", True), ((7, 2, 2, 2), "CHWN", False), ((8, 1, 1, 7), "CHWN", False),
-    ((2, 9, 3, 3), "NCHW", False)])
-def test_tiles_are_used_where_both_sides_have_eight_elements(
-        shape: tuple[int, ...], target: str, tiled: bool) -> None:
+@pytest.mark.parametrize(("shape", "target", "kernel"), [
+    ((1, 8, 2, 4), "NHWC", "tiled"), ((1, 7, 2, 4), "NHWC", "strided"),
+    ((8, 2, 2, 2), "CHWN", "tiled"), ((7, 2, 2, 2), "CHWN", "strided"),
+    ((8, 1, 1, 7), "CHWN", "strided"), ((2, 9, 3, 3), "NCHW", "strided"),
+    ((2, 3, 2, 8), "NHWC", "interleaved"), ((2, 3, 3, 3), "NHWC", "strided")])
+def test_copies_take_several_elements_together(shape: tuple[int, ...], target: str, kernel: str
+                                               ) -> None:
     nchw, other = TensorSpec(shape, Format("NCHW")), TensorSpec(shape, Format(target))
-    for problem in (convert(nchw, other), convert(other, nchw)):
-        name, macros = kernel_of(problem)
-        assert (name, "TILE" in macros) == (("copy_tiled", True) if tiled else
-                                            ("copy_strided", False))
+    for problem in (convert(nchw, other), convert(nchw, other.with_format(dtype="float16"))):
+        assert kernel_of(problem)[0] == f"copy_{kernel}"
+    back = kernel_of(convert(other, nchw))[0]
+    assert back == ("copy_tiled" if kernel == "tiled" else "copy_strided")
 
 
 @pytest.mark.parametrize(("dtype", "start", "end", "element"), [

@@ -10,6 +10,8 @@
 #define ELEMENT int /* type of the elements */
 #define RANK 4 /* number of dimensions, 2, 4 or 6: the last RANK of the dimensions 0 to 5 */
 #define TILE 32 /* rows and columns of a tile, for copy_tiled */
+#define FOUR int4 /* type of four elements, for copy_fours and copy_interleaved */
+#define CHANNELS 3 /* channels of a pixel, for copy_interleaved */
 #endif
 
 #include "dialect/common.h"
@@ -21,17 +23,23 @@
 #define TO HALF
 #define AT(offset) source[offset]
 #define PUT(offset, value) STORE_HALF(target, offset, value)
+#define AT4(offset) LOAD4(source + (offset))
+#define PUT4(offset, value) STORE_HALF4(target, offset, value)
 #elif defined(INTO_FLOAT32)
 #define ELEMENT float
 #define FROM HALF
 #define TO float
 #define AT(offset) LOAD_HALF(source, offset)
 #define PUT(offset, value) target[offset] = value
+#define AT4(offset) LOAD_HALF4(source, offset)
+#define PUT4(offset, value) STORE4(target + (offset), value)
 #else
 #define FROM ELEMENT
 #define TO ELEMENT
 #define AT(offset) source[offset]
 #define PUT(offset, value) target[offset] = value
+#define AT4(offset) (*(const GLOBAL FOUR *)(source + (offset)))
+#define PUT4(offset, value) *(GLOBAL FOUR *)(target + (offset)) = value
 #endif
 
 #ifdef BOUNDED
@@ -82,6 +90,57 @@ KERNEL void copy_strided(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
         WALK(4)
         WALK_OUTER
         PUT(to, READ(from));
+    }
+}
+#endif
+
+#ifdef FOUR
+/* The same for four elements at once, which are adjacent in both tensors: n5 counts fours. */
+KERNEL void copy_fours(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
+                       int count, int from, int to
+                       OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
+{
+    pdl_trigger_and_wait();
+    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (rest < (uint)count) {
+        WALK(5)
+        WALK(4)
+        WALK_OUTER
+        PUT4(to, AT4(from));
+    }
+}
+#endif
+
+#ifdef CHANNELS
+/* A copy of planes into the pixels of an image of few channels. Each work-item copies four pixels,
+ * which are adjacent in the source: n4 counts fours of pixels, and dimension 5 has the channels. */
+KERNEL void copy_interleaved(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
+                             int count, int from, int to
+                             OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
+{
+    pdl_trigger_and_wait();
+    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (rest < (uint)count) {
+        WALK(4)
+        WALK_OUTER
+        ELEMENT pixels[4 * CHANNELS];
+        UNROLL
+        for (int channel = 0; channel < CHANNELS; channel++) {
+            FOUR plane = AT4(from + channel * s5);
+            pixels[channel] = plane.x;
+            pixels[CHANNELS + channel] = plane.y;
+            pixels[2 * CHANNELS + channel] = plane.z;
+            pixels[3 * CHANNELS + channel] = plane.w;
+        }
+        UNROLL
+        for (int k = 0; k < CHANNELS; k++) {
+            FOUR part;
+            part.x = pixels[4 * k];
+            part.y = pixels[4 * k + 1];
+            part.z = pixels[4 * k + 2];
+            part.w = pixels[4 * k + 3];
+            PUT4(to + 4 * k, part);
+        }
     }
 }
 #endif

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 """For each size of an element in bytes, the C type that kernels use to copy the element."""
+_FOURS = {1: "uchar4", 2: "ushort4", 4: "int4"}
+"""For each size of an element in bytes, the C type of four elements."""
 _TILE = 32
 _LEAST_TILE = 8
 """Minimum size of each of the two tiled dimensions, in elements (a rule of thumb). If one of them
@@ -82,13 +84,28 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                          "supported")
     loops = [_Loop(size, s, t, cut or (0, size)) for size, s, t, cut
              in zip(sizes, froms, tos, cuts_left, strict=True)]
-    tiled = _move_tiles_last(loops)
     offsets = (start, walk.target_offset)
-    bounded = any(cut is not None for cut in cuts_left)
-    if not (tiled or bounded or into):
+    types: dict[str, object] = {"INTO_" + into.upper(): 1} if into else {}
+    if bounded := any(cut is not None for cut in cuts_left):
+        types["BOUNDED"] = 1
+    kernel, count = "copy_strided", math.prod(loop.size for loop in loops)
+    if _move_tiles_last(loops):
+        kernel, types["TILE"] = "copy_tiled", _TILE
+    elif not bounded and itemsize in _FOURS and _interleaves(offsets, loops):
+        kernel, types["FOUR"], types["CHANNELS"] = (
+            "copy_interleaved", "float4" if into else _FOURS[itemsize], loops[-1].size)
+        count //= 4 * loops[-1].size
+        loops[-2] = loops[-2].in_fours()
+    elif not bounded and into and _copies_fours(offsets, loops):
+        kernel, types["FOUR"] = "copy_fours", "float4"
+        count //= 4
+        loops[-1] = loops[-1].in_fours()
+    elif not (bounded or into):
         itemsize, offsets, loops = _widen(itemsize, offsets, loops)
-    types = {"INTO_" + into.upper(): 1} if into else {"ELEMENT": ELEMENTS[itemsize]}
-    return [_launch(device, types, offsets, loops, bounded, tiled, (source, target))]
+        count = math.prod(loop.size for loop in loops)
+    if not into:
+        types["ELEMENT"] = ELEMENTS[itemsize]
+    return [_launch(device, kernel, types, count, offsets, loops, (source, target))]
 
 
 @dataclass(frozen=True)
@@ -105,6 +122,10 @@ class _Loop:
     target: int
     bounds: tuple[int, int]
 
+    def in_fours(self) -> _Loop:
+        """Return the loop with four elements in each iteration."""
+        return _Loop(self.size // 4, 4 * self.source, 4 * self.target, (0, self.size // 4))
+
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
     """Return whether the copy uses tiles; if so, reorder the loops in place.
@@ -120,6 +141,28 @@ def _move_tiles_last(loops: list[_Loop]) -> bool:
             loops.insert(-1, loops.pop(index))
             return True
     return False
+
+
+def _are_fours(offsets: tuple[int, int], loops: Iterable[_Loop]) -> bool:
+    """Return whether the offsets and strides of a copy are multiples of four elements."""
+    return not any(number % 4 for number in (
+        *offsets, *(stride for loop in loops for stride in (loop.source, loop.target))))
+
+
+def _copies_fours(offsets: tuple[int, int], loops: Sequence[_Loop]) -> bool:
+    """Return whether a copy consists of aligned groups of four contiguous elements."""
+    return (bool(loops) and loops[-1].source == loops[-1].target == 1 and loops[-1].size % 4 == 0
+            and _are_fours(offsets, loops[:-1]))
+
+
+def _interleaves(offsets: tuple[int, int], loops: Sequence[_Loop]) -> bool:
+    """Return whether a copy makes pixels of 2 to 4 channels of planes, four pixels at a time."""
+    if len(loops) < 2:
+        return False
+    pixels, channels = loops[-2:]
+    return (2 <= channels.size <= 4 and channels.target == 1
+            and pixels.source == 1 and pixels.target == channels.size and pixels.size % 4 == 0
+            and channels.source % 4 == 0 and _are_fours(offsets, loops[:-2]))
 
 
 def _widen(itemsize: int, offsets: tuple[int, int],
@@ -153,28 +196,22 @@ def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)
 
 
-def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],
-            loops: list[_Loop], bounded: bool, tiled: bool,
+def _launch(device: Device, name: str, defines: Mapping[str, object], count: int,
+            offsets: tuple[int, int], loops: list[_Loop],
             ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
     """Return the launch that executes merged loops.
 
+    count: number of work-items, except of tiles.
     ends: the kernel's arguments for source and target.
     """
     rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
-    count = math.prod(loop.size for loop in loops)
-    groups = groups_for(count)
-    defines: dict[str, object] = {**types, "RANK": rank}
-    if tiled:
+    groups, bounded = groups_for(count), "BOUNDED" in defines
+    arguments: list[Argument | Callable[..., Argument]] = [*ends, count]
+    if "TILE" in defines:
         tiles = math.prod(-(-loop.size // _TILE) for loop in loops[-2:])
         groups = (math.prod(loop.size for loop in loops[:-2]) * tiles,)
-        defines["TILE"] = _TILE
-    if bounded:
-        defines["BOUNDED"] = 1
-    name = "copy_tiled" if tiled else "copy_strided"
-    kernel = device.compile(KernelSource.of(_SOURCE, name, defines))
-    arguments: list[Argument | Callable[..., Argument]] = [*ends]
-    if not tiled:
-        arguments.append(count)
+        arguments.pop()
+    kernel = device.compile(KernelSource.of(_SOURCE, name, {**defines, "RANK": rank}))
     arguments += [*offsets, *([0] if bounded else [])]
     for loop in [_Loop(1, 0, 0, (0, 1))] * (rank - len(loops)) + loops:
         arguments += [*divisor(loop.size), loop.source, loop.target]
