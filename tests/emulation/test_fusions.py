@@ -247,7 +247,7 @@ def test_gather_expressions(emulate: Emulate, mode: str, name: str) -> None:
 @pytest.mark.parametrize(("mode", "name"), [
     ("plain", "tokens"), ("bounds", "odd tokens"), ("races", "odd tokens"), ("bounds", "long"),
     ("races", "long"), ("plain", "windows"), ("bounds", "images"), ("races", "images"),
-    ("bounds", "heads"), ("bounds", "values first")])
+    ("bounds", "heads"), ("bounds", "values first"), ("plain", "steep")])
 def test_attention(emulate: Emulate, mode: str, name: str) -> None:
     device, problem = emulate(mode, schedule=1), attentions.PROBLEMS[name]
     variants = list(attentions.ALGORITHM.variants(problem, device))
@@ -256,5 +256,6 @@ def test_attention(emulate: Emulate, mode: str, name: str) -> None:
         *(variants[::4] if mode == "plain" else [variants[0], variants[-1]]), with_32[0]])
 
 
-def test_masks_of_attention(emulate: Emulate) -> None:
+def test_masks_and_large_scores_of_attention(emulate: Emulate) -> None:
     attentions.check_masks(emulate("plain"))
+    attentions.check_large_scores(emulate("plain"))

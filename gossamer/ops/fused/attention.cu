@@ -5,8 +5,8 @@
  * A work-group computes WARPS_M * QUERIES_OF_WARP rows of one result. It loads its rows of q, and
  * then stages of k and v, each with KEYS_OF_WARP keys for each of the WARPS_K warps that share rows.
  * For each row, a warp keeps the maximum of its scores and the sum of their exponentials. If the
- * maximum grows from one stage to the next, it scales its sums down. In the end, the sums of the
- * WARPS_K warps are added.
+ * maximum grows a lot from one stage to the next, it scales its sums down. In the end, the sums of
+ * the WARPS_K warps are added.
  *
  * Each matrix is read where it is, with strides: by row, by column, and for each of the dimensions
  * that number the matrices (SIZES). DIVIDES: the greatest power of two, up to 8, by which the
@@ -73,6 +73,11 @@
 #define VALUE_PITCH (16 * FRAGMENTS + 8)
 #define SLOT (STAGE * (PITCH + VALUE_PITCH))
 #define SUMS_PITCH (16 * FRAGMENTS + 4)
+/* Sums are scaled down where the exponent of a row's maximum has grown by more than this. Without
+ * that, weights are up to 2^8, which 16-bit floats hold as precisely as 1. */
+#define MOST_GROWTH 8.0f
+/* the largest exponent that is subtracted within one rounding: what it rounds off stays below 1 */
+#define MOST_SUBTRACTED 8388608.0f
 
 /* Returns the offset of matrix `number`. */
 INLINE size_t place(int number, const int (&strides)[DIMS])
@@ -183,8 +188,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
         queries, q + place(number, q_strides) + Q_OFFSET + (size_t)first * Q_ROW, QUERIES - first);
     copy_stage(0);
 
+    /* whether scores are multiplied by FACTOR before their maximum is sought, or in the exponents */
+    constexpr bool scales_first = BIASED || FACTOR <= 0.0f;
+    constexpr float factor = scales_first ? 1.0f : FACTOR;
     float sums[OPERANDS][2 * FRAGMENTS][4] = {};
-    /* of the two rows that a lane has of each operand */
+    /* Of the two rows that a lane has of each operand. `largest` is the score whose exponential is
+     * 1: the maximum, or up to MOST_GROWTH less. */
     float largest[2 * OPERANDS], total[2 * OPERANDS] = {};
     UNROLL for (int row = 0; row < 2 * OPERANDS; row++)
         largest[row] = -INFINITY;
@@ -214,40 +223,57 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
 
         UNROLL for (int row = 0; row < 2 * OPERANDS; row++) {
             int m = row / 2, half = row % 2;
+            float most = largest[row];
 #if BIASED
             constexpr int bias_strides[DIMS] = BIAS_STRIDES;
             int query = MINIMUM(first + warp_query + row * 8 + lane / 4, QUERIES - 1);
             const float *of_query = bias + place(number, bias_strides) + BIAS_ROW * (size_t)query;
 #endif
-            float before = largest[row];
-            UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++) {
-                int key = key0 + j * 8 + lane % 4 * 2;
-                float2 added = make_float2(0.0f, 0.0f);
+            if constexpr (scales_first)
+                UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++) {
+                    float2 added = make_float2(0.0f, 0.0f);
 #if BIASED
-                if (key < KEYS)
-                    added = *(const float2 *)(of_query + key);
+                    int key = key0 + j * 8 + lane % 4 * 2;
+                    if (whole || key < KEYS)
+                        added = *(const float2 *)(of_query + key);
 #endif
-                float *both = scores[m][j] + 2 * half;
-                both[0] = whole || key < KEYS ? FMA(both[0], FACTOR, added.x) : -INFINITY;
-                both[1] = whole || key + 1 < KEYS ? FMA(both[1], FACTOR, added.y) : -INFINITY;
-                largest[row] = MAXIMUM(largest[row], both[0]);
-                largest[row] = MAXIMUM(largest[row], both[1]);
+                    float *both = scores[m][j] + 2 * half;
+                    both[0] = FMA(both[0], FACTOR, added.x);
+                    both[1] = FMA(both[1], FACTOR, added.y);
+                }
+            if (!whole && stage == stages - 1)
+                UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+                    UNROLL for (int c = 0; c < 2; c++)
+                        if (key0 + j * 8 + lane % 4 * 2 + c >= KEYS)
+                            scores[m][j][2 * half + c] = -INFINITY;
+            UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+                most = MAXIMUM(most, MAXIMUM(scores[m][j][2 * half], scores[m][j][2 * half + 1]));
+            most = largest_of_row(most);
+            bool grows = (most - largest[row]) * factor > MOST_GROWTH;
+            if (__ballot_sync(0xffffffffu, grows)) {
+                float scale = grows ? power_of_two((largest[row] - most) * factor) : 1.0f;
+                largest[row] = grows ? most : largest[row];
+                total[row] *= scale;
+                UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
+                    sums[m][j][2 * half] *= scale;
+                    sums[m][j][2 * half + 1] *= scale;
+                }
             }
-            largest[row] = largest_of_row(largest[row]);
             /* all scores may be -inf, where differences would be NaN */
             float subtracted = largest[row] == -INFINITY ? 0.0f : largest[row];
-            float scale = power_of_two(before - subtracted);
-            total[row] *= scale;
+            if (__ballot_sync(0xffffffffu, fabsf(subtracted * factor) > MOST_SUBTRACTED)) {
+                UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+                    UNROLL for (int c = 0; c < 2; c++)
+                        scores[m][j][2 * half + c] -= subtracted;
+                subtracted = 0.0f;
+            }
+            subtracted *= factor;
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
                     float &score = scores[m][j][2 * half + c];
-                    score = power_of_two(score - subtracted);
+                    score = power_of_two(FMA(score, factor, -subtracted));
                     total[row] += score;
                 }
-            UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
-                sums[m][j][2 * half] *= scale;
-                sums[m][j][2 * half + 1] *= scale;
-            }
         }
 
         UNROLL for (int step = 0; step < KEYS_OF_WARP / 16; step++) {
@@ -281,7 +307,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
                 make_float2(of_operand[j][2 * half], of_operand[j][2 * half + 1]);
         total[row] = sum_of_row(total[row]);
         if (lane % 4 == 0) {
-            maxima[target_row] = largest[row];
+            maxima[target_row] = largest[row] * factor;
             totals[target_row] = total[row];
         }
     }

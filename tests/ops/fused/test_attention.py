@@ -19,18 +19,20 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.fused.attention import AttentionMma
 from gossamer.ops.fused.problem import FusionProblem, Source, reference
+from gossamer.ops.weights import Weights
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from tests.ops.fused.layers import Layers, operand
-from tests.ops.harness import check_variants, random_inputs, random_weights
+from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice, check_kernels_build
 from tests.simulated.recognised import attention
+from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = AttentionMma()
 check = partial(check_variants, ALGORITHM)
 
 
-def of_tokens(batch: int, tokens: int, heads: int, dim: int) -> FusionProblem:
+def of_tokens(batch: int, tokens: int, heads: int, dim: int, factor: float = 0.3) -> FusionProblem:
     """Queries, keys and values of one product, as exporters write scaled_dot_product_attention."""
     p = Layers()
     whole = p.reshape(p.input((batch * tokens, 3 * heads * dim)), batch, tokens, 3, heads, dim)
@@ -39,7 +41,7 @@ def of_tokens(batch: int, tokens: int, heads: int, dim: int) -> FusionProblem:
                for index in range(3))
     keys = p.transpose(p.reshape(k, batch * heads, tokens, dim), 0, 2, 1)
     keys = p.compute(operand("x") * 0.5, x=p.reshape(keys, batch, heads, dim, tokens))
-    result = p.product(p.softmax(p.product(p.compute(operand("x") * 0.3, x=q), keys)), v)
+    result = p.product(p.softmax(p.product(p.compute(operand("x") * factor, x=q), keys)), v)
     return p.fusion(p.reshape(p.transpose(result, 0, 2, 1, 3), batch * tokens, heads * dim))
 
 
@@ -102,6 +104,7 @@ PROBLEMS = {
     "tokens": of_tokens(2, 21, 3, 16),
     "odd tokens": of_tokens(1, 50, 2, 12),
     "long": of_tokens(1, 197, 1, 64),
+    "steep": of_tokens(1, 90, 2, 12, -3.0),
     "windows": of_windows(2, 3, 9, 2, 8),
     "images": of_images(2, (5, 4), 2, 16, 24, 7),
     "heads": of_heads(2, 5, 40, 3, 10, 14),
@@ -123,10 +126,26 @@ def check_masks(device: Device) -> None:
     check(problem, device, chosen, {name: mask})
 
 
+def check_large_scores(device: Device) -> None:
+    """Check scores whose differences are far beyond the range of exponentials."""
+    problem, random = PROBLEMS["heads"], np.random.default_rng(0)
+    inputs = [np.float32(np.float16(3000 * random.standard_normal(spec.shape)))
+              for spec in problem.inputs]
+    (expected,), weights = reference(problem, inputs, {}), Weights({}, device, "a test")
+    for variant in list(ALGORITHM.variants(problem, device))[::4]:
+        (result,) = run_variant(ALGORITHM, problem, variant, device, weights, inputs)
+        assert normalised_error(result, expected) <= tolerance("matmul", "fp16")
+
+
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_attention_on_cuda(cuda: Device, name: str) -> None:
     check(PROBLEMS[name], cuda)
+
+
+def test_masks_and_large_scores_on_cuda(cuda: Device) -> None:
+    check_masks(cuda)
+    check_large_scores(cuda)
 
 
 @pytest.mark.slow
