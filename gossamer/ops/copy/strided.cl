@@ -10,7 +10,7 @@
 #define ELEMENT int /* type of the elements */
 #define RANK 4 /* number of dimensions, 2, 4 or 6: the last RANK of the dimensions 0 to 5 */
 #define TILE 32 /* rows and columns of a tile, for copy_tiled */
-#define FOUR int4 /* type of four elements, for copy_fours and copy_interleaved */
+#define FOUR int4 /* type of four elements that are copied at once */
 #define CHANNELS 3 /* channels of a pixel, for copy_interleaved */
 #endif
 
@@ -78,6 +78,7 @@
 #endif
 
 #ifndef TILE
+/* With FOUR, a work-item copies four elements that are adjacent in both tensors: n5 counts fours. */
 KERNEL void copy_strided(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
@@ -89,24 +90,11 @@ KERNEL void copy_strided(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
         WALK(5)
         WALK(4)
         WALK_OUTER
-        PUT(to, READ(from));
-    }
-}
-#endif
-
 #ifdef FOUR
-/* The same for four elements at once, which are adjacent in both tensors: n5 counts fours. */
-KERNEL void copy_fours(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
-                       int count, int from, int to
-                       OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
-{
-    pdl_trigger_and_wait();
-    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
-    if (rest < (uint)count) {
-        WALK(5)
-        WALK(4)
-        WALK_OUTER
         PUT4(to, AT4(from));
+#else
+        PUT(to, READ(from));
+#endif
     }
 }
 #endif

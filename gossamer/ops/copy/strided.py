@@ -97,8 +97,7 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
         count //= 4 * loops[-1].size
         loops[-2] = loops[-2].in_fours()
     elif not bounded and into and _copies_fours(offsets, loops):
-        kernel, types["FOUR"] = "copy_fours", "float4"
-        count //= 4
+        types["FOUR"], count = "float4", count // 4
         loops[-1] = loops[-1].in_fours()
     elif not (bounded or into):
         itemsize, offsets, loops = _widen(itemsize, offsets, loops)
