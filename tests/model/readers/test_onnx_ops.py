@@ -80,15 +80,14 @@ def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_pat
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_windows_of_one_column_of_a_volume_are_windows_of_an_image(seed: int, tmp_path: Path
-                                                                   ) -> None:
+def test_convolution_of_single_columns_of_a_volume(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     groups, stride, rows, columns, *dilations = random.integers(1, 3, 6).tolist()
     top, left, bottom, right = random.integers(0, 3, 4).tolist()
-    proto, feeds = single(
-        "Conv", (Input((2, 2 * groups, 7, 6, 1 + seed % 4)),
-                 weights(3 * groups, 2, rows, columns, 1), weights(3 * groups)), 17, group=groups,
-        strides=[stride, 1, 1], dilations=[*dilations, 1], pads=[top, left, 0, bottom, right, 0])
+    inputs = (Input((2, 2 * groups, 7, 6, 1 + seed % 4)),
+              weights(3 * groups, 2, rows, columns, 1), weights(3 * groups))
+    proto, feeds = single("Conv", inputs, 17, group=groups, strides=[stride, 1, 1],
+                          dilations=[*dilations, 1], pads=[top, left, 0, bottom, right, 0])
     assert "conv2d" in {node.op for node in gossamer.load(proto).nodes}
     compare(proto, feeds, tmp_path)
 

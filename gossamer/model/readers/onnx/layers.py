@@ -55,22 +55,27 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
     return attributes
 
 
-def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
+def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], *,
+             columns: int | None = None, **attributes: Any) -> None:
     """Emit a 2-D op.
 
     For a 1-D op of the file, a dimension of size 1 is inserted before the op and removed after it.
+
+    columns: for a 3-D op, the last size, with which the dimension before it is merged meanwhile.
     """
-    if not is_1d:
+    if columns:
+        flat = node.emit("reshape", [inputs[0]], "lifted", shape=(0, 0, 0, -1))
+    elif is_1d:
+        flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
+    else:
         node.emit(op, inputs, **attributes)
         return
-    flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
     result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
-    node.emit("squeeze", [result], axes=(2,))
-    _name_layer(node)
-
-
-def _name_layer(node: OnnxNode) -> None:
-    """Give the name of the file's node to the layer, which is the last node but one."""
+    if columns:
+        node.emit("reshape", [result], shape=(0, 0, 0, -1, columns))
+    else:
+        node.emit("squeeze", [result], axes=(2,))
+    # the layer, not the last node, gets the name of the file's node
     layer, last = node.graph.nodes[-2:]
     layer.name, last.name = last.name, layer.name
 
@@ -109,56 +114,47 @@ def bias_of(node: OnnxNode, index: int, channels: int) -> str:
 
 
 def _conv(node: OnnxNode) -> None:
-    if node.constant(1, "the weight").shape[4:] == (1,) and (columns := _columns(node)):
-        _conv_of_single_columns(node, columns)
-        return
-    weight, is_1d = _weight(node)
+    weight = node.constant(1, "the weight")
+    columns = _columns(node) if weight.shape[4:] == (1,) else None
+    is_1d = columns is None and _is_1d(node, weight.ndim - 2)
     attributes = convolution_attributes(node, weight)
     inputs = [node.required(0), node.required(1)]
+    if columns:
+        attributes |= _of_single_columns(node, attributes, columns)
+        inputs[1] = node.add_constant(weight[..., 0], "weight")
     if is_1d:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     epilogue = identity()
     if node.input(2):
         inputs.append(bias_of(node, 2, weight.shape[0]))
         epilogue = apply("add")
-    _emit_2d(node, is_1d, "conv2d", inputs, epilogue=epilogue, **attributes)
+    _emit_2d(node, is_1d, "conv2d", inputs, columns=columns, epilogue=epilogue, **attributes)
 
 
 def _columns(node: OnnxNode) -> int | None:
-    """Return the last size of a 3-D input; None if it depends on the sizes of the inputs."""
+    """Return the last size of a 3-D input; None if it is 0 or depends on the inputs' sizes."""
     probes = [node.integers.probe]
     if not probes[0].is_only_size:
         probes.append(Probe(node.graph, **OTHER_SIZES))
         probes[1].add(node.graph.nodes)
     shapes = [probe.shape(node.required(0)) for probe in probes]
     sizes = {shape[-1] if shape and len(shape) == 5 else None for shape in shapes}
-    return sizes.pop() if len(sizes) == 1 else None
+    return sizes.pop() or None if len(sizes) == 1 else None
 
 
-def _conv_of_single_columns(node: OnnxNode, columns: int) -> None:
-    """Convert a 3-D convolution whose window has one column.
+def _of_single_columns(node: OnnxNode, attributes: dict[str, Any], columns: int) -> dict[str, Any]:
+    """Return the strides, dilations and pads of a 3-D convolution whose window has one column.
 
     The last two dimensions become one, in which the taps of a window are as far apart as a row has
     columns.
     """
-    weight = node.constant(1, "the weight")
-    attributes = convolution_attributes(node, weight)
     (*strides, across), (*dilations, _) = attributes["strides"], attributes["dilations"]
     top, left, before, bottom, right, after = attributes["pads"]
     if (strides[1], across, before, after) != (1, 1, 0, 0) or "auto_pad" in attributes:
         raise node.unsupported("has 3 spatial dimensions, and strides or pads along the last two; "
                                "gossamer computes 1 or 2")
-    attributes |= {"strides": tuple(strides), "dilations": (dilations[0], dilations[1] * columns),
-                   "pads": (top, left * columns, bottom, right * columns)}
-    inputs = [node.emit("reshape", [node.required(0)], "rows", shape=(0, 0, 0, -1)),
-              node.add_constant(weight[..., 0], "weight")]
-    epilogue = identity()
-    if node.input(2):
-        inputs.append(bias_of(node, 2, weight.shape[0]))
-        epilogue = apply("add")
-    result = node.emit("conv2d", inputs, "rows_result", epilogue=epilogue, **attributes)
-    node.emit("reshape", [result], shape=(0, 0, 0, -1, columns))
-    _name_layer(node)
+    return {"strides": tuple(strides), "dilations": (dilations[0], dilations[1] * columns),
+            "pads": (top, left * columns, bottom, right * columns)}
 
 
 def _conv_transpose(node: OnnxNode) -> None:
