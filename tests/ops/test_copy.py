@@ -137,17 +137,19 @@ def kernel_of(problem: CopyProblem) -> tuple[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize(("shape", "target", "kernel"), [
-    ((1, 8, 2, 4), "NHWC", "tiled"), ((1, 7, 2, 4), "NHWC", "strided"),
-    ((8, 2, 2, 2), "CHWN", "tiled"), ((7, 2, 2, 2), "CHWN", "strided"),
-    ((8, 1, 1, 7), "CHWN", "strided"), ((2, 9, 3, 3), "NCHW", "strided"),
-    ((2, 3, 2, 8), "NHWC", "interleaved"), ((2, 3, 3, 3), "NHWC", "strided")])
-def test_copies_take_several_elements_together(shape: tuple[int, ...], target: str, kernel: str
-                                               ) -> None:
+    ((1, 8, 2, 4), "NHWC", "tiled"), ((8, 2, 2, 2), "CHWN", "tiled"),
+    ((2, 3, 2, 8), "NHWC", "interleaved"), ((1, 7, 2, 4), "NHWC", "strided"),
+    ((1, 8, 1, 7), "NHWC", "strided"), ((2, 3, 3, 3), "NHWC", "strided"),
+    ((7, 2, 2, 2), "CHWN", "strided"), ((8, 1, 1, 7), "CHWN", "strided"),
+    ((2, 9, 3, 3), "NCHW", "strided")])
+def test_elements_copied_together(shape: tuple[int, ...], target: str, kernel: str) -> None:
     nchw, other = TensorSpec(shape, Format("NCHW")), TensorSpec(shape, Format(target))
     for problem in (convert(nchw, other), convert(nchw, other.with_format(dtype="float16"))):
         assert kernel_of(problem)[0] == f"copy_{kernel}"
-    back = kernel_of(convert(other, nchw))[0]
-    assert back == ("copy_tiled" if kernel == "tiled" else "copy_strided")
+    back, macros = kernel_of(convert(other, nchw))
+    assert (back == "copy_tiled") == ("TILE" in macros) == (kernel == "tiled")
+    macros = kernel_of(convert(nchw, nchw.with_format(dtype="float16")))[1]
+    assert ("FOUR" in macros) == (nchw.size % 4 == 0)
 
 
 @pytest.mark.parametrize(("dtype", "start", "end", "element"), [

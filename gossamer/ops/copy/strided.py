@@ -85,26 +85,25 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
     loops = [_Loop(size, s, t, cut or (0, size)) for size, s, t, cut
              in zip(sizes, froms, tos, cuts_left, strict=True)]
     offsets = (start, walk.target_offset)
-    types: dict[str, object] = {"INTO_" + into.upper(): 1} if into else {}
-    if bounded := any(cut is not None for cut in cuts_left):
-        types["BOUNDED"] = 1
-    kernel, count = "copy_strided", math.prod(loop.size for loop in loops)
+    kernel = "copy_strided"
+    defines: dict[str, object] = {"INTO_" + into.upper(): 1} if into else {}
+    bounded = any(cut is not None for cut in cuts_left)
     if _move_tiles_last(loops):
-        kernel, types["TILE"] = "copy_tiled", _TILE
+        kernel, defines["TILE"] = "copy_tiled", _TILE
     elif not bounded and itemsize in _FOURS and _interleaves(offsets, loops):
-        kernel, types["FOUR"], types["CHANNELS"] = (
-            "copy_interleaved", "float4" if into else _FOURS[itemsize], loops[-1].size)
-        count //= 4 * loops[-1].size
+        kernel, defines["CHANNELS"] = "copy_interleaved", loops[-1].size
+        defines["FOUR"] = "float4" if into else _FOURS[itemsize]
         loops[-2] = loops[-2].in_fours()
     elif not bounded and into and _copies_fours(offsets, loops):
-        types["FOUR"], count = "float4", count // 4
+        defines["FOUR"] = "float4"
         loops[-1] = loops[-1].in_fours()
     elif not (bounded or into):
         itemsize, offsets, loops = _widen(itemsize, offsets, loops)
-        count = math.prod(loop.size for loop in loops)
     if not into:
-        types["ELEMENT"] = ELEMENTS[itemsize]
-    return [_launch(device, kernel, types, count, offsets, loops, (source, target))]
+        defines["ELEMENT"] = ELEMENTS[itemsize]
+    if bounded:
+        defines["BOUNDED"] = 1
+    return [_launch(device, kernel, defines, offsets, loops, (source, target))]
 
 
 @dataclass(frozen=True)
@@ -195,21 +194,22 @@ def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)
 
 
-def _launch(device: Device, name: str, defines: Mapping[str, object], count: int,
-            offsets: tuple[int, int], loops: list[_Loop],
-            ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
+def _launch(device: Device, name: str, defines: Mapping[str, object], offsets: tuple[int, int],
+            loops: list[_Loop], ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
     """Return the launch that executes merged loops.
 
-    count: number of work-items, except of tiles.
     ends: the kernel's arguments for source and target.
     """
-    rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
-    groups, bounded = groups_for(count), "BOUNDED" in defines
-    arguments: list[Argument | Callable[..., Argument]] = [*ends, count]
+    rank, bounded = next(rank for rank in (2, 4, 6) if rank >= len(loops)), "BOUNDED" in defines
+    arguments: list[Argument | Callable[..., Argument]] = [*ends]
     if "TILE" in defines:
         tiles = math.prod(-(-loop.size // _TILE) for loop in loops[-2:])
-        groups = (math.prod(loop.size for loop in loops[:-2]) * tiles,)
-        arguments.pop()
+        groups: tuple[int, ...] = (math.prod(loop.size for loop in loops[:-2]) * tiles,)
+    else:
+        # a work-item that interleaves copies all channels
+        count = math.prod(loop.size for loop in (loops[:-1] if "CHANNELS" in defines else loops))
+        groups = groups_for(count)
+        arguments.append(count)
     kernel = device.compile(KernelSource.of(_SOURCE, name, {**defines, "RANK": rank}))
     arguments += [*offsets, *([0] if bounded else [])]
     for loop in [_Loop(1, 0, 0, (0, 1))] * (rank - len(loops)) + loops:
