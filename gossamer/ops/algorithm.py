@@ -322,7 +322,7 @@ class Algorithm(abc.ABC):
     exact: ClassVar[bool] = False
     rounds_sums: ClassVar[bool] = False
 
-    def reads_part(self, problem: Any) -> bool:
+    def reads_parts_of(self, problem: Any) -> bool:
         """Return whether the inputs of a problem may be slices; see `reads_parts`."""
         return self.reads_parts
 

@@ -153,7 +153,7 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
         return False
     if is_output:
         return algorithm.writes_parts and not operands and _is_plain(variant.outputs[index])
-    return (algorithm.reads_part(problem) and index < len(variant.inputs) - operands
+    return (algorithm.reads_parts_of(problem) and index < len(variant.inputs) - operands
             and _is_plain(variant.inputs[index]))
 
 

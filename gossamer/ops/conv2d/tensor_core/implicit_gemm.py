@@ -62,7 +62,7 @@ class _MmaProduct(Algorithm):
     writes_parts = True
     _pointwise: ClassVar[bool]
 
-    def reads_part(self, problem: Conv2dProblem) -> bool:
+    def reads_parts_of(self, problem: Conv2dProblem) -> bool:
         # the columns of a part are not adjacent
         return columns_at_once(problem) == 1 or problem.channels % vector_of("fp16") == 0
 
