@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import random
 from collections.abc import Iterator
@@ -141,6 +142,8 @@ def multiplications(module: Any, x: Any) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
+    # without gradients, its hooks fail where a layer gets a parameter that requires one
+    module = copy.deepcopy(module).requires_grad_(False)
     with counter, torch.no_grad():
         module(x)
     return int(counter.get_total_flops()) // 2

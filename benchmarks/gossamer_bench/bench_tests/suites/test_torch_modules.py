@@ -158,3 +158,15 @@ def test_parameters_are_counted_without_memory(monkeypatch: pytest.MonkeyPatch) 
 ])
 def test_wrong_options(words: list[str], part: str) -> None:
     assert part in " ".join(bench(*words, code=2).output.split())
+
+
+def test_multiplications_where_a_layer_gets_a_view_of_a_parameter() -> None:
+    class Tokens(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.layer = torch.nn.Parameter(torch.ones(1, 3)), torch.nn.Linear(3, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.token.expand(len(x), -1)) + self.layer(x)
+
+    assert modules.multiplications(Tokens(), torch.randn(2, 3)) == 2 * 2 * 3 * 5
