@@ -66,6 +66,7 @@
 #define THREADS (32 * WARPS_M * WARPS_K)
 #define TILE (QUERIES_OF_WARP * WARPS_M) /* queries of a work-group */
 #define OPERANDS (QUERIES_OF_WARP / 16) /* operands of mma, each with 16 queries, of a warp */
+#define ROWS (2 * OPERANDS) /* rows of scores of a lane */
 #define STAGE (KEYS_OF_WARP * WARPS_K) /* keys of a stage */
 #define STEPS CEIL_DIV(DIM, 16)
 #define FRAGMENTS CEIL_DIV(VALUE_DIM, 16)
@@ -98,16 +99,21 @@ INLINE void copy_rows(HALF *target, const HALF *from, int left)
 {
     constexpr int padded = CEIL_DIV(columns, 16) * 16, pitch = padded + 8;
     if constexpr (column_stride == 1 && divides > 1) {
-        constexpr int units = padded / divides;
-        for (int unit = LOCAL_ID(0); unit < rows * units; unit += THREADS) {
+        /* a work-item copies one place of every STEP-th row, so that addresses differ by constants */
+        constexpr int units = padded / divides, step = THREADS < units ? 1 : THREADS / units;
+        for (int unit = LOCAL_ID(0); unit < step * units; unit += THREADS) {
             int row = unit / units, column = unit % units * divides;
-            bool inside = row < left && column < columns;
-            const HALF *source = from + (inside ? row * row_stride + column : 0);
+            const HALF *source = from + row * row_stride + column;
             uint to = shared_address(target + row * pitch + column);
-            if constexpr (divides == 8)
-                cp_async_16(to, source, inside ? 16 : 0);
-            else
-                cp_async_ca<2 * divides>(to, source, inside ? 2 * divides : 0);
+            UNROLL for (int at = 0; at < rows; at += step) {
+                int bytes = row + at < left && column < columns ? 2 * divides : 0;
+                if (rows % step != 0 && row + at >= rows)
+                    break;
+                if constexpr (divides == 8)
+                    cp_async_16(to + at * pitch * 2, source + at * row_stride, bytes);
+                else
+                    cp_async_ca<2 * divides>(to + at * pitch * 2, source + at * row_stride, bytes);
+            }
         }
     } else {
         /* neighbouring work-items read neighbouring elements */
@@ -156,7 +162,10 @@ INLINE float sum_of_row(float value)
     return value;
 }
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k, const HALF *v,
+/* small tiles take few registers, so that sixteen warps run at once */
+#define GROUPS (OPERANDS == 1 && STEPS + FRAGMENTS <= 8 && THREADS <= 512 ? 512 / THREADS : 1)
+
+KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void attention_mma(const HALF *q, const HALF *k, const HALF *v,
                                                     const float *RESTRICT bias,
                                                     HALF *RESTRICT target)
 {
@@ -192,10 +201,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
     constexpr bool scales_first = BIASED || FACTOR <= 0.0f;
     constexpr float factor = scales_first ? 1.0f : FACTOR;
     float sums[OPERANDS][2 * FRAGMENTS][4] = {};
-    /* Of the two rows that a lane has of each operand. `largest` is the score whose exponential is
+    /* Of each row of a lane. `largest` is the score whose exponential is
      * 1: the maximum, or up to MOST_GROWTH less. */
-    float largest[2 * OPERANDS], total[2 * OPERANDS] = {};
-    UNROLL for (int row = 0; row < 2 * OPERANDS; row++)
+    float largest[ROWS], total[ROWS] = {};
+    UNROLL for (int row = 0; row < ROWS; row++)
         largest[row] = -INFINITY;
     _Pragma("unroll 1") for (int stage = 0; stage < stages; stage++) {
         cp_async_wait_group<0>();
@@ -221,15 +230,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
             }
         }
 
-        UNROLL for (int row = 0; row < 2 * OPERANDS; row++) {
-            int m = row / 2, half = row % 2;
-            float most = largest[row];
+        if constexpr (scales_first)
+            UNROLL for (int row = 0; row < ROWS; row++) {
 #if BIASED
-            constexpr int bias_strides[DIMS] = BIAS_STRIDES;
-            int query = MINIMUM(first + warp_query + row * 8 + lane / 4, QUERIES - 1);
-            const float *of_query = bias + place(number, bias_strides) + BIAS_ROW * (size_t)query;
+                constexpr int bias_strides[DIMS] = BIAS_STRIDES;
+                int query = MINIMUM(first + warp_query + row * 8 + lane / 4, QUERIES - 1);
+                const float *of_query =
+                    bias + place(number, bias_strides) + BIAS_ROW * (size_t)query;
 #endif
-            if constexpr (scales_first)
                 UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++) {
                     float2 added = make_float2(0.0f, 0.0f);
 #if BIASED
@@ -237,44 +245,62 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
                     if (whole || key < KEYS)
                         added = *(const float2 *)(of_query + key);
 #endif
-                    float *both = scores[m][j] + 2 * half;
+                    float *both = scores[row / 2][j] + 2 * (row % 2);
                     both[0] = FMA(both[0], FACTOR, added.x);
                     both[1] = FMA(both[1], FACTOR, added.y);
                 }
-            if (!whole && stage == stages - 1)
-                UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
-                    UNROLL for (int c = 0; c < 2; c++)
-                        if (key0 + j * 8 + lane % 4 * 2 + c >= KEYS)
-                            scores[m][j][2 * half + c] = -INFINITY;
+            }
+        if (!whole && stage == stages - 1)
             UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
-                most = MAXIMUM(most, MAXIMUM(scores[m][j][2 * half], scores[m][j][2 * half + 1]));
-            most = largest_of_row(most);
-            bool grows = (most - largest[row]) * factor > MOST_GROWTH;
-            if (__ballot_sync(0xffffffffu, grows)) {
-                float scale = grows ? power_of_two((largest[row] - most) * factor) : 1.0f;
-                largest[row] = grows ? most : largest[row];
+                UNROLL for (int c = 0; c < 2; c++)
+                    if (key0 + j * 8 + lane % 4 * 2 + c >= KEYS)
+                        UNROLL for (int row = 0; row < ROWS; row++)
+                            scores[row / 2][j][2 * (row % 2) + c] = -INFINITY;
+
+        /* All rows take each step together: instructions of one row would wait for each other. */
+        float most[ROWS], subtracted[ROWS];
+        bool grows = false, is_large = false;
+        UNROLL for (int row = 0; row < ROWS; row++)
+            most[row] = largest[row];
+        UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+            UNROLL for (int row = 0; row < ROWS; row++) {
+                const float *both = scores[row / 2][j] + 2 * (row % 2);
+                most[row] = MAXIMUM(most[row], MAXIMUM(both[0], both[1]));
+            }
+        UNROLL for (int row = 0; row < ROWS; row++) {
+            most[row] = largest_of_row(most[row]);
+            grows |= (most[row] - largest[row]) * factor > MOST_GROWTH;
+        }
+        if (__ballot_sync(0xffffffffu, grows))
+            UNROLL for (int row = 0; row < ROWS; row++) {
+                bool its = (most[row] - largest[row]) * factor > MOST_GROWTH;
+                float scale = its ? power_of_two((largest[row] - most[row]) * factor) : 1.0f;
+                largest[row] = its ? most[row] : largest[row];
                 total[row] *= scale;
                 UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++) {
-                    sums[m][j][2 * half] *= scale;
-                    sums[m][j][2 * half + 1] *= scale;
+                    sums[row / 2][j][2 * (row % 2)] *= scale;
+                    sums[row / 2][j][2 * (row % 2) + 1] *= scale;
                 }
             }
+        UNROLL for (int row = 0; row < ROWS; row++) {
             /* all scores may be -inf, where differences would be NaN */
-            float subtracted = largest[row] == -INFINITY ? 0.0f : largest[row];
-            if (__ballot_sync(0xffffffffu, fabsf(subtracted * factor) > MOST_SUBTRACTED)) {
+            subtracted[row] = largest[row] == -INFINITY ? 0.0f : largest[row];
+            is_large |= fabsf(subtracted[row] * factor) > MOST_SUBTRACTED;
+        }
+        if (__ballot_sync(0xffffffffu, is_large))
+            UNROLL for (int row = 0; row < ROWS; row++) {
                 UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
                     UNROLL for (int c = 0; c < 2; c++)
-                        scores[m][j][2 * half + c] -= subtracted;
-                subtracted = 0.0f;
+                        scores[row / 2][j][2 * (row % 2) + c] -= subtracted[row];
+                subtracted[row] = 0.0f;
             }
-            subtracted *= factor;
-            UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+        UNROLL for (int j = 0; j < KEYS_OF_WARP / 8; j++)
+            UNROLL for (int row = 0; row < ROWS; row++)
                 UNROLL for (int c = 0; c < 2; c++) {
-                    float &score = scores[m][j][2 * half + c];
-                    score = power_of_two(FMA(score, factor, -subtracted));
+                    float &score = scores[row / 2][j][2 * (row % 2) + c];
+                    score = power_of_two(FMA(score, factor, -subtracted[row] * factor));
                     total[row] += score;
                 }
-        }
 
         UNROLL for (int step = 0; step < KEYS_OF_WARP / 16; step++) {
             uint4 weights[OPERANDS];
@@ -299,7 +325,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void attention_mma(const HALF *q, const HALF *k
     BARRIER(); /* the sums overwrite the matrices */
     float *shared_sums = (float *)memory;
     float *maxima = shared_sums + WARPS_K * TILE * SUMS_PITCH, *totals = maxima + WARPS_K * TILE;
-    UNROLL for (int row = 0; row < 2 * OPERANDS; row++) {
+    UNROLL for (int row = 0; row < ROWS; row++) {
         const float (&of_operand)[2 * FRAGMENTS][4] = sums[row / 2];
         int target_row = warp_k * TILE + warp_query + row * 8 + lane / 4, half = row % 2;
         UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++)

@@ -50,6 +50,8 @@ _MOST_BIASES = 1 << 26
 """Maximum number of elements of the bias."""
 _MOST_SUMS = 128
 """Maximum number of scores and sums of results that a lane of a warp with 32 queries holds."""
+_WARPS = 16
+"""Number of warps with 16 queries for whose registers a multiprocessor has room."""
 _EXPONENTIALS = 16
 """Exponentials that a multiprocessor computes per cycle."""
 _SHARED_BYTES = 128
@@ -348,11 +350,11 @@ def _expected_us(attention: Attention, tile: AttentionTile, limits: Limits) -> f
     # each warp reads the keys and values of its stages
     read = scores * 2 * (dim + value_dim) / tile.queries / _SHARED_BYTES
     # each warp goes through its stages in order
-    in_order = stages * (400 + tile.queries * tile.keys * (dim + value_dim) / 256)
+    in_order = stages * (1200 + tile.queries * tile.keys * (dim + value_dim) / 640)
     return LaunchWork(
         math.prod(attention.sizes) * -(-attention.queries // rows),
         groups_per_unit(tile.shared_bytes(attention), limits,
-                        max(1, 16 // (tile.warps_m * tile.warps_k))),
+                        max(1, _WARPS * 16 // tile.queries // (tile.warps_m * tile.warps_k))),
         busy=max(copied, read, multiplied + scores / _EXPONENTIALS),
         waited=in_order).expected_us(limits)
 
