@@ -20,6 +20,7 @@ from tests.ops.fused import test_channel_attention as attention
 from tests.ops.fused import test_convolution_pool_mma as pools
 from tests.ops.fused import test_gather_expression as gathers
 from tests.ops.fused import test_inverted_residual_mma as blocks
+from tests.ops.fused import test_normalised as norms
 from tests.ops.fused import test_pointwise_mean as means
 from tests.ops.fused import test_pointwise_pair as pairs
 from tests.ops.fused import test_popcount_chain as chains
@@ -254,6 +255,16 @@ def test_attention(emulate: Emulate, mode: str, name: str) -> None:
     with_32 = [variant for variant in variants if "queries=32" in variant.config_text]
     attentions.check(problem, device, [
         *(variants[::4] if mode == "plain" else [variants[0], variants[-1]]), with_32[0]])
+
+
+@pytest.mark.parametrize("mode", ["plain", "bounds", "races"])
+@pytest.mark.parametrize("name", norms.PROBLEMS)
+def test_products_of_norms(emulate: Emulate, mode: str, name: str) -> None:
+    device = emulate(mode, schedule=1, wgmma=True)
+    variants = list(norms.ALGORITHM.variants(norms.PROBLEMS[name], device))
+    forms = {(variant["wgmma"], variant["keeps_weights"], variant["warps_m"] > 1): variant
+             for variant in reversed(variants)}
+    norms.check(name, device, [*forms.values()])
 
 
 def test_masks_and_large_scores_of_attention(emulate: Emulate) -> None:

@@ -20,6 +20,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
 )
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.fused.moves import StridedMoves
+from gossamer.ops.fused.normalised import NormalisedMma
 from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.pointwise_pair import PointwisePairMma
 from gossamer.ops.fused.popcount_chain import PopcountChain
@@ -29,9 +30,9 @@ from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), SqueezeExcite(),
-    ChannelAttention(), AttentionMma(), PointwiseMean(), FirstConvolutionMma(), PopcountChain(),
-    ConvolutionPoolMma(), PointwisePairMma(), RowExpressionFusion(), StridedMoves(),
-    GatherExpressionFusion(), BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(),
-    HostDirectPopcountFusion())
+    ChannelAttention(), AttentionMma(), NormalisedMma(), PointwiseMean(), FirstConvolutionMma(),
+    PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(), RowExpressionFusion(),
+    StridedMoves(), GatherExpressionFusion(), BitTensorCoreFusion(), WidePopcountFusion(),
+    PopcountFusion(), HostDirectPopcountFusion())
 
 OP = Op("fused", FusionProblem, reference, ALGORITHMS)

@@ -22,6 +22,14 @@
  * channels stay in shared memory, after the slots. The slots then hold only lines of pixels.
  * KEEPS_WEIGHTS needs a short K, because shared memory holds the weights of all stages.
  *
+ * With NORMALISED, each pixel's values count as normalised: the mean is subtracted from each, and
+ * they are divided by the deviation, the square root of variance + epsilon. The values themselves
+ * are multiplied, and each sum is changed afterwards:
+ *
+ *   y[pixel, m] = (sum - mean * sum of the weights of m) / deviation + shift of m
+ *
+ * of_channels has the sum of the weights and the shift of each output channel (row_moments.h).
+ *
  * x and y begin at the elements x_first and y_first of their buffers. y is NHWC; its pixels are
  * y_channels elements apart. y_channels exceeds the number of output channels if y is a part of a
  * larger tensor. */
@@ -37,6 +45,7 @@
 #define PIXELS_FIRST 0
 #define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4, 2 or 1 */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
+#define NORMALISED 0 /* 1: the values of each pixel are normalised; POINTWISE is then 1, HOLDERS 1 */
 #endif
 
 #include "dialect/common.h"
@@ -53,11 +62,17 @@
 #include "implicit_gemm_tile.h"
 #include "multiply_stage.h"
 #include "partial_sums.h"
+#include "row_moments.h"
 
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
 /* Number of lanes that arrive at the barrier when a warp releases a slot: one if only wgmma reads
  * the slot, all if lanes load from the slot. */
 #define RELEASING_LANES (HALVES && !STAGED ? 1 : 32)
+#if NORMALISED
+#define NORM_PARAMETERS , const float *RESTRICT of_channels, float mean_share, float epsilon
+#else
+#define NORM_PARAMETERS
+#endif
 /* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
  * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. If
  * fewer than four channels are stored at once, the pairs of channels of four lanes are adjacent. */
@@ -82,7 +97,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int weight_lines, int depth, int stages, int height, int width, DIVISOR(plane),
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
     int x_row, int x_column, int x_group, int x_first, int y_first, int y_channels
-    EPILOGUE_PARAMETERS)
+    NORM_PARAMETERS EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Lines, shared_memory)
     Lines *memory = shared_memory + HAS_BARRIERS; /* behind the barriers */
@@ -326,6 +341,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
     for (int tile = first_tile; tile < tiles; tile += tile_step) {
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
+        int tile_p = (int)QUOTIENT(tile, tiles_m);
+        int first_pixel = tile_p * TILE_P, first_m = (tile - tile_p * tiles_m) * TILE_M;
+#if NORMALISED
+        Moments moments = {};
+        RowParts parts;
+        load_parts(parts, x, first_pixel, pixels, depth, start, warp, warp_p, lane);
+#endif
         for (int stage = start; stage < stop; stage++) {
             uint lines = slots + reading.slot * SLOT_BYTES;
             uint weights = KEEPS_WEIGHTS ? kept + (stage - start) * (TILE_M * LINE)
@@ -339,6 +361,10 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             copy_ahead();
 #endif
             multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp, lane);
+#if NORMALISED
+            add_moments(moments, parts);
+            load_parts(parts, x, first_pixel, pixels, depth, stage + 1, warp, warp_p, lane);
+#endif
 #if WGMMA
             if (stage > start) {
                 wgmma_wait_group<1>();
@@ -353,8 +379,6 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             release_previous<RELEASING_LANES>(reading);
 #endif
 
-        int tile_p = (int)QUOTIENT(tile, tiles_m);
-        int first_pixel = tile_p * TILE_P, first_m = (tile - tile_p * tiles_m) * TILE_M;
 #if HOLDERS == 1
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
@@ -364,12 +388,32 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         BARRIER();
 #endif
         first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * LANE_CHANNELS;
+#if NORMALISED
+        float2 norms[FRAGMENTS_P][2];
+        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+            UNROLL for (int half = 0; half < 2; half++)
+                norms[i][half] = norm_of(moments.sums[i][half], moments.squares[i][half], depth,
+                                         mean_share, epsilon, lane);
+#endif
         /* block by block, so that a lane loads the constants of its channels once */
-        UNROLL for (int block = 0; block < BLOCKS; block++)
+        UNROLL for (int block = 0; block < BLOCKS; block++) {
+#if NORMALISED
+            float4 of_pairs[VECTOR / 2]; /* of two neighbouring channels each */
+            UNROLL for (int v = 0; v < VECTOR; v += 2)
+                of_pairs[v / 2] = LOAD4(of_channels + 2 * (first_m + block * 4 * VECTOR + CHANNEL(v)));
+#endif
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     float values[VECTOR];
                     take_neighbours(values, sums[i] + block * OF_BLOCK, half);
+#if NORMALISED
+                    float2 norm = norms[i][half];
+                    UNROLL for (int v = 0; v < VECTOR; v += 2) {
+                        float4 its = of_pairs[v / 2];
+                        values[v] = FMA(values[v] - norm.x * its.x, norm.y, its.y);
+                        values[v + 1] = FMA(values[v + 1] - norm.x * its.z, norm.y, its.w);
+                    }
+#endif
                     int row = (int)(FRAGMENT_LINE(i) + half * 8 + lane / 4), staged = 0;
 #if STAGED
                     int piece = (int)(warp_m * BLOCKS + block) * 4 + (int)lane % 4;
@@ -379,6 +423,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
                     store(values, first_pixel + row, first_m + block * 4 * VECTOR, staged);
                 }
+        }
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
             advance(reading);

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
@@ -107,11 +108,20 @@ class _MmaProduct(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
+        return State(problem, variant, device,
+                     self.launches(weights, problem, variant, device, {}, ()))
+
+    def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
+                 macros: Mapping[str, object], arguments: Sequence[Argument]) -> list[Launch]:
+        """Return the launch of a variant; no launch if the output is empty.
+
+        macros, arguments: further macros and arguments of the kernel.
+        """
         x, y, precision = variant.inputs[0], variant.outputs[0], variant.precision
         if y.size == 0:
-            return State(problem, variant, device)
+            return []
         tile = sizes_of(MmaTile, variant)
-        kernel = device.compile(_source(problem, variant))
+        kernel = device.compile(_source(problem, variant, macros))
         packed = weights.packed(f"lines for mma {precision}",
                                 lambda arrays: packed_lines(arrays, problem, precision))
         table = None
@@ -139,10 +149,10 @@ class _MmaProduct(Algorithm):
              problem.height, problem.width, *divisor(problem.image_pixels),
              *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
              x_column, x_channel * problem.group_channels, x.offset, y.offset,
-             channels_in_memory(y),
+             channels_in_memory(y), *arguments,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
             tile.shared_bytes(stages_of(problem, precision)))
-        return State(problem, variant, device, [launch])
+        return [launch]
 
 
 class PointwiseMma(_MmaProduct):
@@ -196,7 +206,8 @@ def _reads_pixels(problem: Conv2dProblem, variant: Variant) -> bool:
             and variant.inputs[0].layout == "NHWC")
 
 
-def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+def _source(problem: Conv2dProblem, variant: Variant,
+            others: Mapping[str, object] = MappingProxyType({})) -> KernelSource:
     tile, precision = sizes_of(MmaTile, variant), variant.precision
     vector, out_vector = vector_of(precision), stored_at_once(problem, precision)
     macros = {key.upper(): value for key, value in variant.config}
@@ -213,10 +224,12 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "PIXELS_FIRST": int(variant.inputs[0].layout == "NCHW"),
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
+        "NORMALISED": 0,
         **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"),
                     tile.registers, strict=True)) if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
+        **others,
     }, architectures=("sm_90a", "sm_90a") if tile.wgmma else (
         "sm_90" if tile.cluster > 1 else "sm_80", "sm_100"), dynamic_shared=True)
 
