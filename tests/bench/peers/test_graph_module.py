@@ -15,14 +15,12 @@ from tests.bench.peers import graphs
 from tests.bench.peers.graphs import detector
 from tests.tolerances import normalised_error, tolerance
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+from gossamer.bench.peers.graph_module import graph_module  # noqa: E402
 
 
 def test_detectors() -> None:
-    import torch
-
-    from gossamer.bench.peers.graph_module import graph_module
-
     graph = detector()
     x = np.random.default_rng(5).standard_normal((2, 4, 8, 8), np.float32)
     results = graph_module(graph, 2)(torch.from_numpy(x))
@@ -32,30 +30,19 @@ def test_detectors() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 6), (3, 7, 6), (2, 3, 7, 6)], ids=len)
 def test_products_of_any_rank(shape: tuple[int, ...]) -> None:
-    import torch
-
-    from gossamer.bench.peers.graph_module import graph_module
-
     build = GraphBuilder("products")
     random = np.random.default_rng(3)
     x = build.input("x", (None, *shape))
     y = build.add("matmul", [x, build.constant("a", random.standard_normal((6, 6)))])
     y = build.apply("add", y, build.constant("b", random.standard_normal(6)))
     build.output(build.apply("add", build.apply("relu", y), x), (None, *shape))
-    graph = build.finish()
-    images = random.standard_normal((2, *shape)).astype(np.float32)
-    result = graph_module(graph, 2)(torch.from_numpy(images)).numpy()
-    assert normalised_error(result, reference(graph, images)) < tolerance("network")
+    check(build.finish())
 
 
 @pytest.mark.parametrize("numbers", [(), (0,), (1,)])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "min", "max", "less",
                                   "less_equal", "greater", "greater_equal"])
 def test_functions_of_tensors_and_a_number(name: str, numbers: tuple[int, ...]) -> None:
-    import torch
-
-    from gossamer.bench.peers.graph_module import graph_module
-
     build = GraphBuilder("functions")
     inputs = [build.input("x", (None, 3)), build.constant("c", np.float32([2, 0.5, 0.75]))]
     for index in numbers:
@@ -72,8 +59,6 @@ def test_functions_of_tensors_and_a_number(name: str, numbers: tuple[int, ...]) 
 
 
 def test_an_op_without_a_form_is_named() -> None:
-    from gossamer.bench.peers.graph_module import graph_module
-
     build = GraphBuilder("image")
     y = build.resize(build.input("x", (None, 4, 7, 6)), (1, 1, 2, 2), mode="linear")
     build.output(y, (None, 4, 14, 12))
@@ -83,10 +68,6 @@ def test_an_op_without_a_form_is_named() -> None:
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_norms_and_gathers(centred: bool) -> None:
-    import torch
-
-    from gossamer.bench.peers.graph_module import graph_module
-
     build = GraphBuilder("norms")
     random = np.random.default_rng(3)
     x = build.input("x", (None, 4, 6))
@@ -95,18 +76,11 @@ def test_norms_and_gathers(centred: bool) -> None:
                      axes=(-1,), epsilon=1e-5, centred=centred)
     order = build.constant("order", np.array([3, 0, 2], np.int64))
     build.output(build.add("gather", [norm, order], axis=1), (None, 3, 6))
-    graph = build.finish()
-    images = random.standard_normal((2, 4, 6)).astype(np.float32)
-    result = graph_module(graph, 2)(torch.from_numpy(images)).numpy()
-    assert normalised_error(result, reference(graph, images)) < tolerance("network")
+    check(build.finish())
 
 
 def check(graph: Graph, *, refused: bool = False) -> Any:
     """Compares a graph as a module of PyTorch with the reference, and returns the module."""
-    import torch
-
-    from gossamer.bench.peers.graph_module import graph_module
-
     if refused:
         with pytest.raises(UnsupportedError, match="cannot be translated to PyTorch"):
             graph_module(graph, 2)
@@ -161,8 +135,6 @@ def test_what_moves_numbers_about(name: str) -> None:
 @pytest.mark.parametrize("first", ["add", "mul", "sub", "max"])
 def test_an_added_constant_is_the_bias_where_only_it_takes_the_result(
         first: str, twice: bool) -> None:
-    import torch
-
     build, x = graphs.image()
     layer = build.conv2d(x, graphs.constant(build, "w", 8, 4, 3, 3), pads=(1, 1, 1, 1))
     y = build.apply(first, layer, graphs.constant(build, "b", 8, 1, 1))
