@@ -9,7 +9,6 @@ import gzip
 import io
 import json
 import re
-import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
@@ -22,11 +21,11 @@ from onnx import helper
 from PIL import Image
 
 import gossamer
-from gossamer.device.host import HostDevice
 from gossamer.errors import DeviceError
 from gossamer.io.images import Preprocessing
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, expected, images, small
+from tests.plan.test_batcher import HeldHost
 from tests.serve.requests import body_of, output_of
 
 httpx = pytest.importorskip("httpx")
@@ -39,22 +38,6 @@ from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel  # n
 from gossamer.serve.protocol import InferRequest  # noqa: E402
 
 PREPARE = Preprocessing(size=(6, 5), scale=1 / 255)
-
-
-class HeldHost(HostDevice):
-    """A host whose work waits until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go = threading.Event()
-        self.may_go.set()
-        self.error: Exception | None = None
-
-    def write(self, buffer: Any, array: np.ndarray, stream: Any = None) -> None:
-        assert self.may_go.wait(20)
-        if self.error is not None:
-            raise self.error
-        super().write(buffer, array, stream)
 
 
 @pytest.fixture
