@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -249,12 +250,23 @@ def _device(name: str) -> Device:
     return working_devices()[name]
 
 
+def needed(name: str) -> Any:
+    """Returns a device by its name in tests; the test is skipped where it does not work."""
+    if name not in working_devices():
+        pytest.skip(f"{name} does not work here")
+    return working_devices()[name]
+
+
 @pytest.fixture(scope="session")
 def cuda() -> Device:
     """The CUDA device; the test is skipped where there is none."""
-    if "cuda" not in working_devices():
-        pytest.skip("no CUDA device works here")
-    return working_devices()["cuda"]
+    return needed("cuda")
+
+
+@pytest.fixture(scope="session")
+def pocl() -> Any:
+    """PoCL's device, an OpenCLDevice; the test is skipped where there is none."""
+    return needed("pocl")
 
 
 def oclgrind_log() -> str:

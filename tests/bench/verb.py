@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gossamer.bench.rows import ResultRow
 from gossamer.cli.app import app
 from gossamer_bench import sparse_data
-from tests.fixtures import working_devices
+from tests.fixtures import needed
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def quick_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(params=["host", "opencl:0"])
 def device_name(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name != "host" and "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
+    if name != "host":
+        needed("pocl")
     return name
 
 

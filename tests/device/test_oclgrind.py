@@ -7,16 +7,14 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from tests.fixtures import oclgrind_log, working_devices
+from tests.fixtures import needed, oclgrind_log
 
 FAULTS = Path(__file__).with_name("faults.cl")
 
 
 @pytest.fixture
 def oclgrind() -> Device:
-    if "oclgrind" not in working_devices():
-        pytest.skip("Oclgrind is not installed")
-    return working_devices()["oclgrind"]
+    return needed("oclgrind")
 
 
 @pytest.mark.expect_oclgrind

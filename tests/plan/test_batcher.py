@@ -26,7 +26,7 @@ from gossamer.errors import (
 )
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
-from tests.fixtures import working_devices
+from tests.fixtures import needed
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -74,10 +74,8 @@ def hold(batcher: Batcher, device: HeldHost) -> Future[Any]:
 
 @pytest.mark.parametrize("name", ["host", "pocl", "host,host"])
 def test_many_threads_get_their_own_answers(name: str, tmp_path: Path) -> None:
-    if name == "pocl" and "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
     plan = gossamer.compile(str(save(small(), tmp_path)),
-                            working_devices()["pocl"] if name == "pocl" else name)
+                            needed(name) if name == "pocl" else name)
     problems: list[str] = []
 
     with Batcher(plan, latency=0.5) as batcher:

@@ -32,7 +32,6 @@ from gossamer.plan import group_processes
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.group_processes import DeviceProcesses
 from gossamer.plan.plan_group import PlanGroup
-from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, expected, images, small
 from tests.processes import SECONDS, runs, until
@@ -82,11 +81,8 @@ def check(batches: list[np.ndarray], results: Any) -> None:
 # what comes back
 
 
-def test_devices_that_compile_kernels(tmp_path: Path) -> None:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    name = working_devices()["pocl"].name
-    with made(tmp_path, [name, "host", name]) as group:
+def test_devices_that_compile_kernels(pocl: Any, tmp_path: Path) -> None:
+    with made(tmp_path, [pocl.name, "host", pocl.name]) as group:
         batches = [images(size % 4 + 1, size) for size in range(40)]
         check(batches, group.stream(batches))
         assert len({member.plan for member in processes(group).processes}) == 2

@@ -18,7 +18,6 @@ from gossamer.plan import group_worker
 from gossamer.plan.choose.saved_options import stored
 from gossamer.plan.group_worker import Worker
 from gossamer.plan.policy import ANY
-from tests.fixtures import working_devices
 from tests.plan.device_stand_ins import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -42,11 +41,7 @@ class LockingDevice(LaterDevice):
 
 
 @pytest.fixture
-def locking() -> LockingDevice:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    pocl = working_devices()["pocl"]
-    assert isinstance(pocl, OpenCLDevice)
+def locking(pocl: OpenCLDevice) -> LockingDevice:
     return LockingDevice(pocl)
 
 

@@ -27,7 +27,6 @@ from gossamer.ops.vendor.cublas import Fused, fused
 from gossamer.ops.vendor.libraries import CUBLAS, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
-from tests.fixtures import working_devices
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import (
     check_variants,
@@ -60,12 +59,10 @@ PRODUCTS = (GemmProblem(5, 24, 16, BIAS_RELU), GemmProblem(1, 10, 33, BIAS_CLIP)
 
 
 @pytest.fixture(scope="module")
-def doubles() -> Any:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
+def doubles(pocl: Any) -> Any:
     from tests.ops.vendor.nvmath_double import Doubles
 
-    return Doubles(working_devices()["pocl"])  # type: ignore[arg-type]
+    return Doubles(pocl)
 
 
 @pytest.fixture

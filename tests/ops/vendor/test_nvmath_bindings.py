@@ -119,10 +119,8 @@ class _Library:
 
 
 @pytest.fixture
-def device() -> AddressedDevice:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    return AddressedDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+def device(pocl: Any) -> AddressedDevice:
+    return AddressedDevice(pocl)
 
 
 def prepared(algorithm: Algorithm, problem: Problem, weights: dict[str, np.ndarray],

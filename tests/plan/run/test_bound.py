@@ -15,7 +15,7 @@ from onnx import helper
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
-from tests.fixtures import working_devices
+from tests.fixtures import needed
 from tests.golden import Golden
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -25,10 +25,7 @@ BATCH = 4
 
 @pytest.fixture(params=["host", "pocl"])
 def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
-    if request.param not in ("host", *working_devices()):
-        pytest.skip(f"{request.param} does not work here")
-    device = find("host") if request.param == "host" else working_devices()[request.param]
-    return compiled(small(), device, tmp_path)
+    return compiled(small(), needed(request.param), tmp_path)
 
 
 def test_a_bound_call_reads_what_its_input_holds(plan: Plan) -> None:
@@ -152,10 +149,8 @@ def test_two_outputs_of_one_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_process_refuses_a_bound_call(tmp_path: Path) -> None:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    call = compiled(small(), working_devices()["pocl"], tmp_path).bind(images(BATCH))
+def test_a_forked_process_refuses_a_bound_call(pocl: Any, tmp_path: Path) -> None:
+    call = compiled(small(), pocl, tmp_path).bind(images(BATCH))
     child = os.fork()
     if not child:
         try:

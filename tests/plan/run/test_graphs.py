@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from onnx import helper
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from tests.device.helpers import read
-from tests.fixtures import working_devices
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -28,10 +28,8 @@ RESULT = 2**20
 
 
 @pytest.fixture
-def graphs() -> GraphDevice:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    return GraphDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+def graphs(pocl: Any) -> GraphDevice:
+    return GraphDevice(pocl)
 
 
 @pytest.fixture

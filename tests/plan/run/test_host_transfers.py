@@ -15,7 +15,6 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.plan.run.host_transfers import HostTransfers
-from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -129,12 +128,10 @@ def test_large_arrays_have_no_graph_unless_they_are_page_locked() -> None:
 
 
 def test_calls_replay_one_graph_of_copies_and_steps_from_the_third_on(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
+        pocl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.plan.device_stand_ins import LaterDevice
 
-    device = LaterDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+    device = LaterDevice(pocl)
     plan, capture, captured = compiled(small(), device, tmp_path), device.capture, []
 
     def counted(work: Callable[[Any], None], stream: Any = None, repeats: int = 1) -> Any:

@@ -16,7 +16,6 @@ from gossamer.errors import InputError
 from gossamer.plan.plan import Plan
 from gossamer.tensor import TensorSpec
 from tests.device.helpers import read
-from tests.fixtures import working_devices
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 pytest.importorskip("pyopencl")
@@ -88,10 +87,8 @@ class TensorDevice(GraphDevice):
 
 
 @pytest.fixture
-def exchanging(monkeypatch: pytest.MonkeyPatch) -> TensorDevice:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    device = TensorDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+def exchanging(pocl: Any, monkeypatch: pytest.MonkeyPatch) -> TensorDevice:
+    device = TensorDevice(pocl)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(  # type: ignore[misc]
         Tensor=Tensor, float32=np.float32, contiguous_format=None,
         is_inference_mode_enabled=lambda: False,

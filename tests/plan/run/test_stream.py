@@ -20,12 +20,11 @@ from onnx import helper
 import gossamer
 from gossamer import InputFormat
 from gossamer.device.base import Device
-from gossamer.device.opencl import OpenCLDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan import group_processes
 from gossamer.plan.plan import Plan
-from tests.fixtures import working_devices
+from tests.fixtures import needed
 from tests.model.onnx_models import model, save
 from tests.plan.device_stand_ins import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -35,11 +34,7 @@ from tests.tolerances import normalised_error
 def _device(name: str) -> Device:
     if name == "host":
         return find("host")
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    pocl = working_devices()["pocl"]
-    assert isinstance(pocl, OpenCLDevice)
-    return pocl if name == "pocl" else LaterDevice(pocl)
+    return needed("pocl") if name == "pocl" else LaterDevice(needed("pocl"))
 
 
 @pytest.fixture(scope="module", params=["host", "pocl", "later"])

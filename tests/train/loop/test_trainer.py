@@ -24,7 +24,6 @@ from gossamer.plan.store.database import read
 from gossamer.train import MLP
 from gossamer.train.loop.algorithm_choice import choose
 from gossamer.train.sweep import sweep
-from tests.fixtures import working_devices
 from tests.plan.device_stand_ins import GraphDevice
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -147,11 +146,8 @@ def test_a_single_kernel_is_not_recorded(blobs: Blobs, monkeypatch: pytest.Monke
     assert device.captures == 0
 
 
-def test_kernels_as_graphs(blobs: Blobs) -> None:
+def test_kernels_as_graphs(pocl: Any, blobs: Blobs) -> None:
     """Nothing happens during a capture that a capture forbids."""
-    if "pocl" not in working_devices():
-        pytest.skip("needs PoCL")
-    pocl = working_devices()["pocl"]
     device = GraphDevice(pocl)
     first = blobs[0][:40], blobs[1][:40]
     recorded = _trained(device, first, algorithm="per_step")

@@ -26,7 +26,6 @@ from gossamer.plan.run import prepared_steps
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.choose.refine.separable import (
     CHOICE,
@@ -220,13 +219,10 @@ def test_the_saved_plan_is_the_one_taken(make: Callable[..., Plan], tmp_path: Pa
     assert len(rounds) == 1 and loaded.report(2).plans == []
 
 
-def test_programs_are_replayed_where_the_device_has_graphs(tmp_path: Path) -> None:
-    pytest.importorskip("pyopencl")
+def test_programs_are_replayed_where_the_device_has_graphs(pocl: Any, tmp_path: Path) -> None:
     from tests.plan.device_stand_ins import GraphDevice
 
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    graphs = GraphDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+    graphs = GraphDevice(pocl)
     plan = compiled(small(), graphs, tmp_path)
     programs = [plan.program(2), plan.program(3), plan.program(2)]
     tuner = Tuner(graphs, "quick", cache=TuningCache(graphs, tmp_path / "tuning"))
