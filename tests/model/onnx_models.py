@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.model.graph import Graph
@@ -17,6 +16,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
+from tests.networks.compared import session_of
 from tests.tolerances import normalised_error, tolerance
 
 
@@ -84,14 +84,7 @@ def model(
 def runtime(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *,
             optimised: bool = False) -> list[np.ndarray]:
     """Returns ONNX Runtime's outputs, with or without its graph optimisations."""
-    levels = onnxruntime.GraphOptimizationLevel
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = (levels.ORT_ENABLE_ALL if optimised
-                                        else levels.ORT_DISABLE_ALL)
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    return session.run(None, dict(feeds))
+    return session_of(proto, threads=1, is_optimised=optimised).run(None, dict(feeds))
 
 
 def save(proto: onnx.ModelProto, folder: Path) -> Path:

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.readers.onnx.reader import load_onnx
 from gossamer.plan.plan import Plan
+from tests.networks.compared import session_of
 from tests.plan.photos import PHOTOS, PREPARED, mnist, photo, photos
 from tests.tolerances import normalised_error, tolerance
 
@@ -78,13 +78,8 @@ def images_of(name: str, count: int) -> np.ndarray:
 def expected_outputs(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     """Returns what ONNX Runtime computes of a network's inputs, as the file says and optimised."""
     results = []
-    for level in (onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-                  onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    for is_optimised in (False, True):
+        session = session_of(proto, threads=1, is_optimised=is_optimised)
         name = session.get_inputs()[0].name
         results.append(np.concatenate([session.run(None, {name: block})[0]
                                        for block in _blocks(x, 50)]))
