@@ -133,7 +133,7 @@ FUNCTIONS: dict[str, Function] = {
     "cos": Function(1, np.cos, "cos({0})", 6),
     "tan": Function(1, np.tan, "tan({0})", 6),
     "atan": Function(1, np.arctan, "atan({0})", 6),
-    "erf": Function(1, _erf, "erf({0})", 6),
+    "erf": Function(1, _erf, "ERF({0})", 6),
     "floor": Function(1, np.floor, "floor({0})"),
     "round": Function(1, np.rint, "rint({0})"),
     "to_float16": Function(1, _to_float16, "ROUNDED_TO_HALF({0})"),

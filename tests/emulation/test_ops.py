@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scipy.special import erf
 
 import tests.ops.matmul.test_matmul as matmul
+import tests.ops.test_elementwise as elementwise
 import tests.ops.test_tf32_rounding as tf32
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -33,6 +35,10 @@ CASES: dict[str, Problem] = {
     "gemm": GemmProblem(3, 12, 20, BIAS_CLIP),
     "conv2d": replace(CONVOLUTION, weights_info=WeightsInfo(0.3, "a pattern")),
 }
+
+
+def test_error_function(emulate: Emulate) -> None:
+    elementwise.test_results_are_precise(emulate("plain"), "erf", -7, 7, erf, 1e-6)
 
 
 def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import erf
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -149,13 +151,16 @@ def test_special_values(device: Device) -> None:
         check(_problem(apply("clip", -np.inf, np.inf), (8,)), device, inputs=[x])
 
 
-def test_small_sigmoids_are_precise(compiled_device: Device) -> None:
-    x = np.linspace(-80, 20, 257 if is_slow(compiled_device) else 20_001, dtype=np.float32)
-    problem, algorithm = _problem(apply("sigmoid"), x.shape), FusedElementwise()
+@pytest.mark.parametrize("function, least, most, exact, precision", [
+    ("sigmoid", -80, 20, lambda x: 1 / (1 + np.exp(-x)), 5e-6), ("erf", -7, 7, erf, 1e-6)])
+def test_results_are_precise(compiled_device: Device, function: str, least: float, most: float,
+                             exact: Callable[..., np.ndarray], precision: float) -> None:
+    x = np.linspace(least, most, 257 if is_slow(compiled_device) else 20_001, dtype=np.float32)
+    problem, algorithm = _problem(apply(function), x.shape), FusedElementwise()
     variant = next(iter(algorithm.variants(problem, compiled_device)))
     (result,) = run_variant(algorithm, problem, variant, compiled_device,
                             Weights({}, compiled_device), [x])
-    np.testing.assert_allclose(result, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=5e-6)
+    np.testing.assert_allclose(result, exact(x.astype(np.float64)), rtol=precision)
 
 
 def test_shapes_that_do_not_broadcast_are_refused() -> None:

@@ -99,6 +99,7 @@ float rounded_to_half(float x)
 #define ROUNDED_TO_BFLOAT16(x) \
     ((x) != (x) ? (x) : as_float((as_uint(x) + 0x7fffu + (as_uint(x) >> 16 & 1u)) & 0xffff0000u))
 #define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
+#define ERF(x) erf(x)
 /* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. The array is
  * aligned only to its element type: for accesses of 16 bytes, declare it as an array of uint4. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
