@@ -56,20 +56,20 @@ class GraphDevice(OpenCLDevice):
             super(GraphDevice, self).launch(kernel, groups, work_group_size, cl_arguments,
                                             shared_bytes=shared_bytes, stream=_queue(stream))
 
-        if self._tape is None:
-            run(stream)
-        else:
-            self._tape.append(run)
+        self._run(run, stream)
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         def run(stream: Any) -> None:
             self.copies.append(nbytes)
             super(GraphDevice, self).copy(_memory(target), _memory(source), nbytes)
 
+        self._run(run, stream)
+
+    def _run(self, work: Callable[[Any], None], stream: Any) -> None:
         if self._tape is None:
-            run(stream)
+            work(stream)
         else:
-            self._tape.append(run)
+            self._tape.append(work)
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         self._outside_of_captures()
