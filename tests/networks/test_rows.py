@@ -69,24 +69,19 @@ def test_right_results_are_allowed(precision: str) -> None:
     assert error <= allowed == WHOLE_NETWORK[precision]
 
 
-@pytest.mark.parametrize(("size", "is_allowed"), [(1, False), (300, True)])
-def test_float16_may_be_twice_as_far_from_float64_as_rounded_layers(size: float,
-                                                                    is_allowed: bool) -> None:
+@pytest.mark.parametrize(("size", "precision", "is_allowed"), [
+    (1, "fp16", False), (300, "fp16", True), (300, "fp32", False)])
+def test_only_float16_may_be_twice_as_far_from_float64_as_rounded_layers(
+        size: float, precision: str, is_allowed: bool) -> None:
     proto = subtracting(size)
     given = drawn_inputs(session_of(proto), 3)
     expected = runtime(proto, given)
     error, allowed = judged(gossamer.compile(proto, "host"), given, [1.05 * expected[0]], expected,
-                            "fp16")
+                            precision)
     assert error == pytest.approx(0.05, rel=0.1)
     assert (error <= allowed) == is_allowed
-
-
-def test_wrong_results_of_float32_are_not_allowed() -> None:
-    proto = subtracting(300)
-    given = drawn_inputs(session_of(proto), 3)
-    expected = runtime(proto, given)
-    error, allowed = judged(gossamer.compile(proto, "host"), given, [1.05 * expected[0]], expected)
-    assert error > allowed == WHOLE_NETWORK["fp32"]
+    if precision == "fp32":
+        assert allowed == WHOLE_NETWORK["fp32"]
 
 
 @pytest.mark.parametrize(("error", "outcome"), [
