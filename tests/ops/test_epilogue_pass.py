@@ -17,11 +17,11 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.ops.zero_weights import ZeroConvolution, ZeroProduct, ZeroWeights
 from gossamer.tensor import Format, TensorSpec, pack, unpack
+from tests.ops.fused.blocks import BIAS, BIAS_RELU
 from tests.ops.harness import Guarded, check_variants, random_weights
 from tests.ops.recording import RecordingDevice
 
 RELU = Epilogue(apply("relu"))
-BIAS = Epilogue(apply("add"), ("channel",))
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
 # (value * tensor + channel) * channel
 MIXED = Epilogue(apply("mul").then(apply("add")).then(apply("mul")),
@@ -81,7 +81,6 @@ def test_takes_four_where_memory_allows(recorder: RecordingDevice, shape: tuple[
     assert dict(source.defines)["VECTOR"] == str(vector)
 
 
-BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 SUM_SCALED = Epilogue(apply("add").then(apply("mul")), ("tensor", "channel"))
 EPILOGUES = pytest.mark.parametrize("epilogue", [Epilogue(), BIAS_RELU, SUM_SCALED],
                                     ids=["none", "bias", "residual"])

@@ -21,6 +21,7 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
 from tests.ops.conv2d.sparse.sparse_weights import sparse
+from tests.ops.fused.blocks import BIAS_RELU
 from tests.ops.harness import (
     check,
     check_variants,
@@ -31,9 +32,7 @@ from tests.ops.harness import (
 )
 from tests.ops.recording import RecordingDevice
 
-BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 RESIDUAL = Epilogue(apply("add").then(apply("tanh")), ("tensor",))
-BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
 
 
 def enough(device: Device, part: int = 0, parts: int = 1

@@ -28,6 +28,7 @@ from gossamer.ops.vendor.libraries import CUBLAS, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
+from tests.ops.fused.blocks import BIAS, BIAS_RELU
 from tests.ops.harness import (
     check_variants,
     op_of,
@@ -38,8 +39,6 @@ from tests.ops.harness import (
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
-BIAS = Epilogue(apply("add"), ("channel",))
-BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
 SPARSE = WeightsInfo(density=0.1, mask_hash="tenth")
 

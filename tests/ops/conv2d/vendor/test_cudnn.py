@@ -37,18 +37,14 @@ from gossamer.ops.vendor.libraries import CUDNN
 from gossamer.ops.weights import Weights
 from gossamer.tensor import pack
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
+from tests.ops.fused.blocks import BIAS_RELU, BIAS_SILU
 from tests.ops.harness import check, random_inputs, random_weights
 
-BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
-BIAS_SWISH = Epilogue(
-    Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
-                   ExpressionStep("mul", (2, 3)))),
-    ("channel",))
 SCALE_LEAKY_RESIDUAL = Epilogue(
     Expression(3, (ExpressionStep("mul", (2, 0)), ExpressionStep("leaky_relu", (3,), (0.1,)),
                    ExpressionStep("add", (1, 4)))),
     ("tensor", "channel"))
-FUSED = (Epilogue(), BIAS_RELU, BIAS_CLIP, BIAS_RESIDUAL_RELU, BIAS_SWISH, SCALE_LEAKY_RESIDUAL,
+FUSED = (Epilogue(), BIAS_RELU, BIAS_CLIP, BIAS_RESIDUAL_RELU, BIAS_SILU, SCALE_LEAKY_RESIDUAL,
          Epilogue(apply("tanh")), Epilogue(apply("sigmoid")), Epilogue(apply("clip", 0, math.inf)))
 
 _METHODS: dict[str, Any] = {
@@ -249,7 +245,7 @@ def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, lay
 
 @pytest.mark.parametrize(("epilogue", "dtype"), [
     (BIAS_RELU, "float16"), (BIAS_RESIDUAL_RELU, "float16"), (BIAS_CLIP, "float32"),
-    (BIAS_SWISH, "float32"), (SCALE_LEAKY_RESIDUAL, "float32")],
+    (BIAS_SILU, "float32"), (SCALE_LEAKY_RESIDUAL, "float32")],
     ids=["relu", "residual", "clip", "swish", "leaky"])
 def test_dtype_of_channel_operands(epilogue: Epilogue, dtype: str) -> None:
     assert cudnn_graph.channel_dtype(epilogue, CudnnForm("fp16", "NHWC", True)) == dtype
@@ -405,7 +401,7 @@ class TestOnTheGpu:
         Conv2dProblem(2, 32, 10, 10, 32, (3, 3), (1, 1), (1, 1, 1, 1), groups=32,
                       epilogue=BIAS_CLIP),
         Conv2dProblem(3, 64, 7, 7, 32, (1, 1), epilogue=BIAS_RESIDUAL_RELU),
-        Conv2dProblem(1, 16, 8, 8, 16, (5, 5), (1, 1), (2, 2, 2, 2), epilogue=BIAS_SWISH),
+        Conv2dProblem(1, 16, 8, 8, 16, (5, 5), (1, 1), (2, 2, 2, 2), epilogue=BIAS_SILU),
         Conv2dProblem(2, 3, 15, 15, 7, (3, 3), epilogue=Epilogue(apply("sigmoid"))),
         Conv2dProblem(2, 8, 6, 6, 8, (3, 3), epilogue=Epilogue(apply("hard_sigmoid", 0.2, 0.5))),
     ], ids=["strided", "grouped", "dilated", "uneven pads", "depthwise", "residual", "swish",
