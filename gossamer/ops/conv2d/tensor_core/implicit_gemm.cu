@@ -399,8 +399,10 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         UNROLL for (int block = 0; block < BLOCKS; block++) {
 #if NORMALISED
             float4 of_pairs[VECTOR / 2]; /* of two neighbouring channels each */
-            UNROLL for (int v = 0; v < VECTOR; v += 2)
-                of_pairs[v / 2] = LOAD4(of_channels + 2 * (first_m + block * 4 * VECTOR + CHANNEL(v)));
+            UNROLL for (int v = 0; v < VECTOR; v += 2) {
+                int channel = first_m + block * 4 * VECTOR + CHANNEL(v);
+                of_pairs[v / 2] = LOAD4(of_channels + 2 * channel);
+            }
 #endif
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int half = 0; half < 2; half++) {

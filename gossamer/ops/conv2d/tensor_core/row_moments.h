@@ -1,8 +1,8 @@
 /* The mean and the deviation of each pixel's values, for products of normalised pixels. The four
  * lanes that hold the sums of a row add up a quarter of the row's values each, and their squares.
  *
- * The lanes load the values from device memory a stage ahead. If they read the slots, all lanes
- * would have to arrive at a barrier for each slot that they release. */
+ * The lanes load the values from device memory a stage ahead. To read the slots is no faster, and
+ * all lanes would then arrive at a barrier for each slot that they release. */
 
 #pragma once
 
