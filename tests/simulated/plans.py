@@ -85,7 +85,7 @@ def token_case(seed: int) -> Case:
     only = ({}, *({"only": name} for name in RECOGNISED))[int(rng.integers(1 + len(RECOGNISED)))]
     case = replace(Case.of(seed), restriction=only)
     return replace(case, hardware="h200", precision="fp16") if (
-        only.get("only") == "attention_mma") else case
+        only.get("only") in ("attention_mma", "normalised_mma")) else case
 
 
 def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network) -> None:

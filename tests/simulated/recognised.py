@@ -1,6 +1,7 @@
 """Fusions computed from what their algorithms recognise in them, in float64: attention from its
-views, moves from the loops of their copy, and row expressions from their operands and phases. The
-reference computes the layers, and so would hide a fusion that is recognised wrongly."""
+views, moves from the loops of their copy, row expressions from their operands and phases, and
+products of norms from rows in memory. The reference computes the layers, and so would hide a fusion
+that is recognised wrongly."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import numpy as np
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.fused.attention import attention_of
 from gossamer.ops.fused.moves import loops_of
-from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.fused.problem import FusionProblem, weights_of_part
 from gossamer.ops.fused.row_expression import row_expression_of
+from gossamer.ops.layer_norm.problem import LayerNormProblem
+from gossamer.ops.registry import OPS
 from gossamer.ops.strided import dense_strides
 from gossamer.tensor import AXES, TensorSpec
 
@@ -98,6 +101,21 @@ def row_expression(problem: FusionProblem, variant: Variant, inputs: Sequence[np
     return written(spec, sizes, found.strides(found.target, spec.strides), value)
 
 
+def product_of_norm(problem: FusionProblem, variant: Variant, inputs: Sequence[np.ndarray],
+                    weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    norm, product, last = problem.parts[0], problem.parts[-1], len(problem.parts) - 1
+    assert isinstance(norm, LayerNormProblem)
+    rows = stored(inputs[0].astype(np.float64), variant.inputs[0]).reshape(-1, norm.count)
+    x = rows - norm.centred * rows.mean(1, keepdims=True)
+    x = x / np.sqrt(np.square(x).mean(1, keepdims=True) + norm.epsilon)
+    x = x * weights["0.scale"] + weights["0.bias"]
+    if product.op == "conv2d":
+        batch, _, *pixels = product.inputs[0].shape
+        x = np.moveaxis(x.reshape(batch, *pixels, norm.count), -1, 1)
+    return OPS[product.op].reference(product, [x, *inputs[1:]], weights_of_part(weights, last))[0]
+
+
 RECOGNISED: dict[str, Compute] = {
-    "attention_mma": attention, "strided": moves, "row_expression": row_expression}
+    "attention_mma": attention, "strided": moves, "row_expression": row_expression,
+    "normalised_mma": product_of_norm}
 """By the name of the algorithm."""

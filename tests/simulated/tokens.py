@@ -326,13 +326,24 @@ def norm(net: Tokens, x: str) -> str:
     return net.moved(y) if net.chance(0.3) else y
 
 
+def normed_product(net: Tokens, x: str) -> str:
+    """A layer norm between two products of rows."""
+    rows, features = rows_of(net, x), net.pick(6, 8, 24)
+    rows = net.product(rows, net.matrix(net.shapes[rows][-1], features))
+    rows = net.reshape(rows, (*net.shapes[rows][:-1], *net.pick((), (1,)), features))
+    normed = net.add("LayerNormalization", [rows, net.floats(features), net.floats(features)],
+                     net.shapes[rows], epsilon=1e-2)
+    return net.product(normed, net.matrix(features, 6))
+
+
 def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     return len(shape) <= len(target) and all(
         size in (1, wanted) for size, wanted in zip(
             reversed(shape), reversed(target), strict=False))
 
 
-BLOCKS: tuple[Callable[[Tokens, str], str], ...] = (attention, attention, norm, moves)
+BLOCKS: tuple[Callable[[Tokens, str], str], ...] = (
+    attention, attention, norm, normed_product, moves)
 
 
 def token_network(seed: int) -> onnx.ModelProto:
