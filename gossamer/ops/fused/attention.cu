@@ -62,6 +62,7 @@
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
+#include "ptx/shfl.h"
 
 #define THREADS (32 * WARPS_M * WARPS_K)
 #define TILE (QUERIES_OF_WARP * WARPS_M) /* queries of a work-group */
@@ -74,6 +75,9 @@
 #define VALUE_PITCH (16 * FRAGMENTS + 8)
 #define SLOT (STAGE * (PITCH + VALUE_PITCH))
 #define SUMS_PITCH (16 * FRAGMENTS + 4)
+/* Work-groups of a multiprocessor for which registers are left: small tiles take few registers, so
+ * that sixteen warps run at once. */
+#define GROUPS (OPERANDS == 1 && STEPS + FRAGMENTS <= 8 && THREADS <= 512 ? 512 / THREADS : 1)
 /* Sums are scaled down where the exponent of a row's maximum has grown by more than this. Without
  * that, weights are up to 2^8, which 16-bit floats hold as precisely as 1. */
 #define MOST_GROWTH 8.0f
@@ -99,16 +103,16 @@ INLINE void copy_rows(HALF *target, const HALF *from, int left)
 {
     constexpr int padded = CEIL_DIV(columns, 16) * 16, pitch = padded + 8;
     if constexpr (column_stride == 1 && divides > 1) {
-        /* a work-item copies one place of every STEP-th row, so that addresses differ by constants */
+        /* a work-item copies one place of every `step` rows: addresses differ by constants */
         constexpr int units = padded / divides, step = THREADS < units ? 1 : THREADS / units;
         for (int unit = LOCAL_ID(0); unit < step * units; unit += THREADS) {
             int row = unit / units, column = unit % units * divides;
             const HALF *source = from + row * row_stride + column;
             uint to = shared_address(target + row * pitch + column);
             UNROLL for (int at = 0; at < rows; at += step) {
-                int bytes = row + at < left && column < columns ? 2 * divides : 0;
                 if (rows % step != 0 && row + at >= rows)
                     break;
+                int bytes = row + at < left && column < columns ? 2 * divides : 0;
                 if constexpr (divides == 8)
                     cp_async_16(to + at * pitch * 2, source + at * row_stride, bytes);
                 else
@@ -155,19 +159,8 @@ INLINE float largest_of_row(float value)
     return value;
 }
 
-INLINE float sum_of_row(float value)
-{
-    UNROLL for (uint step = 1; step < 4; step *= 2)
-        value += __shfl_sync(0xffffffffu, value, LOCAL_ID(0) % 32 ^ step);
-    return value;
-}
-
-/* small tiles take few registers, so that sixteen warps run at once */
-#define GROUPS (OPERANDS == 1 && STEPS + FRAGMENTS <= 8 && THREADS <= 512 ? 512 / THREADS : 1)
-
-KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void attention_mma(const HALF *q, const HALF *k, const HALF *v,
-                                                    const float *RESTRICT bias,
-                                                    HALF *RESTRICT target)
+KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void attention_mma(
+    const HALF *q, const HALF *k, const HALF *v, const float *RESTRICT bias, HALF *RESTRICT target)
 {
     DYNAMIC_SHARED(uint4, memory)
     pdl_trigger_and_wait();
@@ -201,8 +194,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void attention_mma(const HALF *q, const HA
     constexpr bool scales_first = BIASED || FACTOR <= 0.0f;
     constexpr float factor = scales_first ? 1.0f : FACTOR;
     float sums[OPERANDS][2 * FRAGMENTS][4] = {};
-    /* Of each row of a lane. `largest` is the score whose exponential is
-     * 1: the maximum, or up to MOST_GROWTH less. */
+    /* Of each row of a lane. `largest` is the score whose exponential is 1: the maximum, or up to
+     * MOST_GROWTH less. */
     float largest[ROWS], total[ROWS] = {};
     UNROLL for (int row = 0; row < ROWS; row++)
         largest[row] = -INFINITY;
@@ -331,7 +324,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void attention_mma(const HALF *q, const HA
         UNROLL for (int j = 0; j < 2 * FRAGMENTS; j++)
             *(float2 *)(shared_sums + target_row * SUMS_PITCH + j * 8 + lane % 4 * 2) =
                 make_float2(of_operand[j][2 * half], of_operand[j][2 * half + 1]);
-        total[row] = sum_of_row(total[row]);
+        total[row] = warp_sum<4>(total[row], lane);
         if (lane % 4 == 0) {
             maxima[target_row] = largest[row] * factor;
             totals[target_row] = total[row];

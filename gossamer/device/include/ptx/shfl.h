@@ -4,10 +4,11 @@
 
 #include "dialect/common.h"
 
-/* Returns the sum of a value over all lanes of a warp; every lane receives the sum. */
-[[maybe_unused]] INLINE float warp_sum(float value, uint lane)
+/* Returns the sum of a value over all lanes of a warp, or over each group of `lanes` neighbouring
+ * ones; every lane receives the sum. */
+template <uint lanes = 32> INLINE float warp_sum(float value, uint lane)
 {
-    UNROLL for (uint step = 16; step > 0; step /= 2)
+    UNROLL for (uint step = lanes / 2; step > 0; step /= 2)
         value += __shfl_sync(0xffffffffu, value, lane ^ step);
     return value;
 }

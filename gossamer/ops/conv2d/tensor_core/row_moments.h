@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include "ptx/shfl.h"
 #include "implicit_gemm_tile.h"
 
 /* Parts of a stage, of the rows lane / 4 and lane / 4 + 8 of each fragment; of each row, a lane has
@@ -60,10 +61,7 @@ struct Moments {
 [[maybe_unused]] INLINE float2 norm_of(float sum, float square, int depth, float mean_share,
                                        float epsilon, uint lane)
 {
-    UNROLL for (uint step = 1; step < 4; step *= 2) {
-        sum += __shfl_sync(0xffffffffu, sum, lane ^ step);
-        square += __shfl_sync(0xffffffffu, square, lane ^ step);
-    }
-    float mean = sum * mean_share, variance = square / (float)depth - mean * mean;
+    float mean = warp_sum<4>(sum, lane) * mean_share;
+    float variance = warp_sum<4>(square, lane) / (float)depth - mean * mean;
     return make_float2(mean, 1.0f / sqrtf(MAXIMUM(variance, 0.0f) + epsilon));
 }
