@@ -96,28 +96,26 @@ class NormalisedMma(FusionAlgorithm):
                 device: Device) -> State:
         norm, last = problem.parts[0], len(problem.parts) - 1
         assert isinstance(norm, LayerNormProblem)
-        own = _ScaledWeights(weights, {
-            **{name: f"{last}.{name}" for name in problem.parts[last].weight_shapes},
-            "scale": "0.scale", "bias": "0.bias"})
-        arguments = (own.packed("sums and shifts", _sums_and_shifts),
+        names = {**{name: f"{last}.{name}" for name in problem.parts[last].weight_shapes},
+                 "scale": "0.scale", "bias": "0.bias"}
+        arguments = (RenamedWeights(weights, names).packed("sums and shifts", _sums_and_shifts),
                      1 / norm.count if norm.centred else 0.0, norm.epsilon)
         return State(problem, variant, device, _PRODUCT.launches(
-            own, _product(problem), _of_product(problem, variant), device, {"NORMALISED": 1},
-            arguments))
+            _ScaledWeights(weights, names), _product(problem), _of_product(problem, variant),
+            device, {"NORMALISED": 1}, arguments))
 
 
 class _ScaledWeights(RenamedWeights):
-    """The constants of a product and of the norm before it, with the weights scaled by the norm.
-
-    The norm's constants are named "scale" and "bias". The unscaled weights are named "unscaled".
-    """
+    """The constants of a product, with its weights scaled by the norm before it."""
 
     def packed(self, key: str, pack: Pack) -> Buffer:
-        def scaled(arrays: Mapping[str, np.ndarray]) -> np.ndarray | Buffer:
-            weight = arrays["weight"].reshape(len(arrays["weight"]), -1)
-            return pack({**arrays, "unscaled": weight, "weight": weight * arrays["scale"]})
+        return super().packed(key, lambda arrays: pack(
+            {**arrays, "weight": _matrix(arrays) * arrays["scale"]}))
 
-        return super().packed(key, scaled)
+
+def _matrix(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the weights in the shape (output channels, values of a row)."""
+    return arrays["weight"].reshape(len(arrays["weight"]), -1)
 
 
 def _sums_and_shifts(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -125,10 +123,10 @@ def _sums_and_shifts(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
     Zeros follow, as the last tile may have channels that do not exist.
     """
-    channels = len(arrays["weight"])
-    packed = np.zeros((channels + _MOST_CHANNELS, 2), np.float32)
-    packed[:channels, 0] = np.sum(rounded(arrays["weight"]), axis=1, dtype=np.float64)
-    packed[:channels, 1] = arrays["unscaled"].astype(np.float64) @ arrays["bias"]
+    weight = _matrix(arrays)
+    packed = np.zeros((len(weight) + _MOST_CHANNELS, 2), np.float32)
+    packed[:len(weight), 0] = rounded(weight * arrays["scale"]).sum(1, dtype=np.float64)
+    packed[:len(weight), 1] = weight.astype(np.float64) @ arrays["bias"]
     return packed
 
 

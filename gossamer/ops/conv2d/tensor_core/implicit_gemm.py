@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -104,7 +103,7 @@ class _MmaProduct(Algorithm):
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        return (_source(problem, variant),) if variant.outputs[0].size else ()
+        return (_source(problem, variant, {}),) if variant.outputs[0].size else ()
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -207,7 +206,7 @@ def _reads_pixels(problem: Conv2dProblem, variant: Variant) -> bool:
 
 
 def _source(problem: Conv2dProblem, variant: Variant,
-            others: Mapping[str, object] = MappingProxyType({})) -> KernelSource:
+            others: Mapping[str, object]) -> KernelSource:
     tile, precision = sizes_of(MmaTile, variant), variant.precision
     vector, out_vector = vector_of(precision), stored_at_once(problem, precision)
     macros = {key.upper(): value for key, value in variant.config}
