@@ -142,7 +142,7 @@ def multiplications(module: Any, x: Any) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    # without gradients, its hooks fail where a layer gets a parameter that requires one
+    # its hooks fail for views of parameters that require gradients, which no_grad leaves out
     module = copy.deepcopy(module).requires_grad_(False)
     with counter, torch.no_grad():
         module(x)
