@@ -11,8 +11,9 @@ LEAST_SHARE = 0.4
 """Lower bound of a measured time, as a share of the estimate. It is well below 1, because the
 models of algorithms were fitted on few devices, and because a library's last config may take half
 the time of its first config."""
-_GPU_US, _PROCESSOR_US = 2.0, 5.0
-"""Time of an empty launch in microseconds."""
+_GPU_US, _PROCESSOR_US, _HOST_US = 2.0, 5.0, 0.5
+"""Time of an empty launch in microseconds: on a GPU, by OpenCL on a processor, of a function of the
+host."""
 _FASTER = {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0}
 """Throughput of a GPU in each precision relative to float32."""
 
@@ -51,7 +52,9 @@ def conversion_us(source: TensorSpec, target: TensorSpec, device: Device) -> flo
 
 
 def _launch_us(device: Device) -> float:
-    return max(_PROCESSOR_US if device.on_processors else _GPU_US, device.queued_us)
+    least_us = (_GPU_US if not device.on_processors else _PROCESSOR_US if device.compiles
+                else _HOST_US)
+    return max(least_us, device.queued_us)
 
 
 def _moved_us(device: Device, *specs: TensorSpec) -> float:

@@ -53,9 +53,6 @@ class ToyConv(HostAlgorithm):
             return "computes another epilogue"
         return None
 
-    def expected_us(self, problem: Any, variant: Variant, device: Device) -> float:
-        return 0.0  # so small that no lower bound leaves it out
-
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
         (x,), (y,) = problem.inputs, problem.outputs
         return [Variant((), (x if self._reads is None else replace(x, format=self._reads),),
