@@ -17,6 +17,7 @@ from tests.ops import harness
 from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM_SIGN
 from tests.ops.fused import test_attention as attentions
 from tests.ops.fused import test_channel_attention as attention
+from tests.ops.fused import test_convolution as convolutions
 from tests.ops.fused import test_convolution_pool_mma as pools
 from tests.ops.fused import test_gather_expression as gathers
 from tests.ops.fused import test_inverted_residual_mma as blocks
@@ -265,6 +266,17 @@ def test_products_of_norms(emulate: Emulate, mode: str, name: str) -> None:
     forms = {(variant["wgmma"], variant["keeps_weights"], variant["warps_m"] > 1): variant
              for variant in reversed(variants)}
     norms.check(name, device, [*forms.values()])
+
+
+@pytest.mark.parametrize("mode", ["plain", "bounds", "races"])
+@pytest.mark.parametrize("name", convolutions.PROBLEMS)
+def test_merged_convolutions(emulate: Emulate, mode: str, name: str) -> None:
+    problem, device = convolutions.PROBLEMS[name], emulate(mode, schedule=1, wgmma=True)
+    forms = {(form["wgmma"], form["keeps_weights"], form["warps_k"], form.precision): form
+             for form in reversed(list(convolutions.ALGORITHM.variants(problem, device)))}
+    variants = [*forms.values()]
+    harness.check_variants(convolutions.ALGORITHM, problem, device, [
+        *variants[::2], *convolutions.into_parts(variants[1::2])])
 
 
 def test_masks_and_large_scores_of_attention(emulate: Emulate) -> None:

@@ -178,7 +178,7 @@ def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float 
     (fusion(PLUS_MINUS_ONE, signs=apply("add")), "second result is not known to be -1, 0 or 1"),
     (replace(fusion(PLUS_MINUS_ONE, pad=1.0), exits=((0, 0), (1, 0))), "read the padded image"),
     (replace(fusion(PLUS_MINUS_ONE, signs=ABOVE), exits=((1, 0),)),
-     "do not read both the sum and its signs")])
+     "do not read both results")])
 def test_other_fusions_are_refused(problem: FusionProblem, reason: str) -> None:
     assert reason in (HostDirectPopcountFusion().supports(problem, find("host")) or "")
 
@@ -197,7 +197,7 @@ def test_signs_of_other_operands_are_refused() -> None:
     two = (problem.sources[0], ((0, 0), entry(1)))
     for other, sources, reason in (
             (replace(signs, operands=(y, pixels)), problem.sources,
-             "needs signs whose constants have one number per channel"),
+             "needs constants with one number per channel"),
             (replace(signs, operands=(y, y), constants=()), two, "tensors other than the sum")):
         refused = FusionProblem((convolution, other), sources, problem.exits)
         assert reason in (HostDirectPopcountFusion().supports(refused, find("host")) or "")

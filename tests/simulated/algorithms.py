@@ -97,7 +97,7 @@ class _Simulated(Algorithm):
                   for buffer, spec in zip(inputs, state.variant.inputs, strict=True)]
         with np.errstate(all="ignore"):
             compute = RECOGNISED.get(self.name) if self.op == "fused" else None
-            results = ([compute(state.problem, state.variant, values, arrays)] if compute
+            results = (compute(state.problem, state.variant, values, arrays) if compute
                        else OPS[self.op].reference(state.problem, values, arrays))
             for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
                 _store(buffer, spec, result)

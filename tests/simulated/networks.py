@@ -211,6 +211,31 @@ def inception(net: Network, x: str) -> str:
     return net.join(values)
 
 
+def hierarchical(net: Network, x: str) -> str:
+    """Res2Net: each part of the channels is convolved with the part before it."""
+    _, h, w = net.shapes[x]
+    y = net.conv(x, 24)
+    values = [net.conv(net.part(y, 0, 8), 8, 3)]
+    for first in (8, 16):
+        part = net.part(y, first, first + 8)
+        values.append(net.conv(net.add("Add", net.pick([values[-1], part], [part, values[-1]]),
+                                       (8, h, w)), 8, 3))
+    return net.join(values)
+
+
+def pre_activated(net: Network, x: str) -> str:
+    """Pre-activation ResNet: the norm of a sum that is read again, and of averages of it."""
+    c, h, w = net.shapes[x]
+    y = net.add("Add", [net.conv(x, c, net.pick(1, 3), activated=False), x], (c, h, w))
+    z = net.add("Mul", [y, net.constant(net.weights(c, 1, 1))], (c, h, w))
+    z = net.conv(net.add("Relu", [z], (c, h, w)), 8, net.pick(1, 3), 2)
+    if h < 2 or w < 2 or h % 2 or w % 2:
+        return y
+    y = net.add("AveragePool", [y], (c, h // 2, w // 2), kernel_shape=[2, 2], strides=[2, 2])
+    y = net.conv(y, 8, activated=False)
+    return net.add("Add", [y, z], net.shapes[y])
+
+
 def u_net(net: Network, x: str) -> str:
     """U-Net: down, up and a concatenation with what was before."""
     _, h, w = net.shapes[x]
@@ -252,7 +277,7 @@ def attention(net: Network, x: str) -> str:
 
 BLOCKS: tuple[Callable[[Network, str], str], ...] = (
     plain, separable, inverted_residual, squeeze_excite, residual, parallel, shuffled, ghost,
-    dense, inception, u_net, cross_stage, attention)
+    dense, inception, hierarchical, pre_activated, u_net, cross_stage, attention)
 
 
 def random_network(seed: int) -> onnx.ModelProto:

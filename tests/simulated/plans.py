@@ -30,7 +30,7 @@ from tests.model.onnx_models import runtime
 from tests.simulated.algorithms import drawn_times, estimated_times, simulated
 from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.networks import random_network
-from tests.simulated.recognised import RECOGNISED
+from tests.simulated.recognised import OF_TOKENS
 from tests.tolerances import WORSE_THAN_OTHERS, normalised_error
 
 LARGEST_ERROR = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2}
@@ -82,7 +82,7 @@ class Case:
 def token_case(seed: int) -> Case:
     """Return a case in which fusions of attention, norms or moves are often the only choice."""
     rng = np.random.default_rng([seed, 3])
-    only = ({}, *({"only": name} for name in RECOGNISED))[int(rng.integers(1 + len(RECOGNISED)))]
+    only = ({}, *({"only": name} for name in OF_TOKENS))[int(rng.integers(1 + len(OF_TOKENS)))]
     case = replace(Case.of(seed), restriction=only)
     return replace(case, hardware="h200", precision="fp16") if (
         only.get("only") in ("attention_mma", "normalised_mma")) else case

@@ -9,13 +9,12 @@ its signs.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.expression import Expression
 from gossamer.facts import REAL
-from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.binary.algorithm import BinaryAlgorithm
 from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants
@@ -27,8 +26,8 @@ from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
 )
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
+from gossamer.ops.fused.convolution import with_second_result
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
@@ -44,7 +43,7 @@ class _Fusion:
     """
 
     layer: BinaryLayer
-    names: dict[str, str]
+    names: Mapping[str, str]
 
 
 class BinaryFusion(FusionAlgorithm, BinaryAlgorithm, abc.ABC):
@@ -108,10 +107,15 @@ def _fusion(problem: FusionProblem) -> _Fusion | str:
     layer: BinaryLayer | str = BinaryLayer(convolution)
     if index:
         layer = _padded(problem, convolution)
-    names = {name: f"{index}.{name}" for name in convolution.weight_shapes}
-    if isinstance(layer, str) or index == len(problem.parts) - 1:
-        return layer if isinstance(layer, str) else _Fusion(layer, names)
-    return _with_signs(problem, index, layer, names)
+    if isinstance(layer, str):
+        return layer
+    if index == len(problem.parts) - 1:
+        return _Fusion(layer, {name: f"{index}.{name}" for name in convolution.weight_shapes})
+    if set(problem.sources[index + 1]) != {(index, 0)}:
+        return "the signs depend on tensors other than the sum"
+    merged = with_second_result(problem, index, layer.convolution)
+    return merged if isinstance(merged, str) else _Fusion(
+        replace(layer, convolution=merged.convolution), merged.names)
 
 
 def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
@@ -134,54 +138,3 @@ def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer |
     return BinaryLayer(replace(
         convolution, height=pad.input.shape[2], width=pad.input.shape[3],
         pads=(top, left, bottom, right), facts=(*known, *convolution.facts[1:])), int(pad.value))
-
-
-def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
-                names: dict[str, str]) -> _Fusion | str:
-    """Return a convolution that also computes the signs of its result.
-
-    Returns the reason instead if the two layers cannot be fused.
-
-    index: index of the convolution among the fusion's parts.
-    """
-    signs = problem.parts[index + 1]
-    assert isinstance(signs, ElementwiseProblem)
-    convolution = layer.convolution
-    if problem.exits != ((index, 0), (index + 1, 0)):
-        return "layers outside the fusion do not read both the sum and its signs"
-    if set(problem.sources[index + 1]) != {(index, 0)}:
-        return "the signs depend on tensors other than the sum"
-    channels = convolution.out_channels
-    if signs.dtypes != ("float32",) or signs.shape != convolution.outputs[0].shape or any(
-            signs.operands[number].shape not in ((1, channels, 1, 1), (channels, 1, 1), ())
-            for number in signs.constants):
-        return "needs signs whose constants have one number per channel"
-    first = len(convolution.epilogue.operands)
-    names = {**names, **{f"operand{first + position}": f"{index + 1}.operand{number}"
-                         for position, number in enumerate(signs.constants)}}
-    expression = _both(convolution.epilogue.expression, signs.expression, signs.constants)
-    kinds = (*convolution.epilogue.operands, *["channel"] * len(signs.constants))
-    return _Fusion(replace(layer, convolution=replace(
-        convolution, epilogue=Epilogue(expression, kinds))), names)
-
-
-def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Expression:
-    """Return an expression with two results.
-
-    The first result is that of `first`; the second applies `second` to the first result.
-
-    constants: indices of those inputs of `second` that are not the first result. These inputs
-    become the last inputs of the returned expression.
-    """
-    added = len(constants)
-    inputs = {number: 1 + position for position, number in enumerate(constants)}
-
-    def renumbered(values: Sequence[int]) -> tuple[int, ...]:
-        return tuple(inputs.get(value, 0) if value < second.inputs
-                     else value - second.inputs + 1 + added for value in values)
-
-    both = first.then(Expression(1 + added, tuple(
-        replace(step, arguments=renumbered(step.arguments)) for step in second.steps),
-        renumbered(second.outputs)))
-    result = first.outputs[0]
-    return replace(both, outputs=(result + added * (result >= first.inputs), *both.outputs))

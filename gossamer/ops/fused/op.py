@@ -9,6 +9,7 @@ from gossamer.ops.fused.binary import (
     WidePopcountFusion,
 )
 from gossamer.ops.fused.channel_attention import ChannelAttention
+from gossamer.ops.fused.convolution import MergedMma
 from gossamer.ops.fused.convolution_pool import ConvolutionPoolMma
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.gather_expression import GatherExpressionFusion
@@ -30,9 +31,9 @@ from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), SqueezeExcite(),
-    ChannelAttention(), AttentionMma(), NormalisedMma(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(), RowExpressionFusion(),
-    StridedMoves(), GatherExpressionFusion(), BitTensorCoreFusion(), WidePopcountFusion(),
-    PopcountFusion(), HostDirectPopcountFusion())
+    ChannelAttention(), AttentionMma(), NormalisedMma(), MergedMma(), PointwiseMean(),
+    FirstConvolutionMma(), PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
+    RowExpressionFusion(), StridedMoves(), GatherExpressionFusion(), BitTensorCoreFusion(),
+    WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion())
 
 OP = Op("fused", FusionProblem, reference, ALGORITHMS)

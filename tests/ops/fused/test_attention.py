@@ -165,7 +165,7 @@ def test_views_describe_the_attention(problem: FusionProblem) -> None:
     inputs, weights = random_inputs(problem), random_weights(problem)
     np.testing.assert_allclose(attention(problem, Variant((), problem.inputs, problem.outputs),
                                          inputs, weights),
-                               reference(problem, inputs, weights)[0], rtol=1e-6, atol=1e-9)
+                               reference(problem, inputs, weights), rtol=1e-6, atol=1e-9)
 
 
 def test_images_with_channels_last_are_read_where_they_are() -> None:

@@ -43,6 +43,23 @@ template <int count, class Rewrite> INLINE void in_fours(float (&values)[count],
         }                                                   \
     }
 
+/* A function that applies an epilogue with two results as EPILOGUE_OF does, and sets its second
+ * argument to the second results. */
+#define EPILOGUE2_OF(count, channel, index)                                 \
+    [&](float (&values)[count], float (&others)[count]) {                   \
+        in_fours(values, [&](float4 &four, int v) {                         \
+            float4 other;                                                   \
+            EPILOGUE2_4(four, other, (channel) + v, (index) + v)            \
+            others[v] = other.x;                                            \
+            others[v + 1] = other.y;                                        \
+            others[v + 2] = other.z;                                        \
+            others[v + 3] = other.w;                                        \
+        });                                                                 \
+        UNROLL for (int v = 0; v < (count) % 4; v++) {                      \
+            EPILOGUE2(values[v], others[v], (channel) + v, (index) + v)     \
+        }                                                                   \
+    }
+
 /* Stores `count` values: 8, 4, 2 or 1 as 16-bit floats, or 4, 2 or 1 as floats. The address must be
  * a multiple of the number of stored bytes. */
 template <class Real, int count> INLINE void store_neighbours(Real *to, const float (&values)[count])

@@ -30,9 +30,12 @@
  *
  * of_channels has the sum of the weights and the shift of each output channel (row_moments.h).
  *
+ * With SECOND, the epilogue has two results, y and `second`.
+ *
  * x and y begin at the elements x_first and y_first of their buffers. y is NHWC; its pixels are
  * y_channels elements apart. y_channels exceeds the number of output channels if y is a part of a
- * larger tensor. */
+ * larger tensor. The same holds for `second`, and for all tensor operands of the epilogue, which
+ * begin at operand_first. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: an output reads one pixel, whose values are adjacent in x. 0: k_table has an entry for every
@@ -46,6 +49,7 @@
 #define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4, 2 or 1 */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor should hold at once */
 #define NORMALISED 0 /* 1: the values of each pixel are normalised; POINTWISE is then 1, HOLDERS 1 */
+#define SECOND 0 /* 1: the epilogue has two results */
 #endif
 
 #include "dialect/common.h"
@@ -69,9 +73,11 @@
  * the slot, all if lanes load from the slot. */
 #define RELEASING_LANES (HALVES && !STAGED ? 1 : 32)
 #if NORMALISED
-#define NORM_PARAMETERS , const float *RESTRICT of_channels, float mean_share, float epsilon
+#define FURTHER_PARAMETERS , const float *RESTRICT of_channels, float mean_share, float epsilon
+#elif SECOND
+#define FURTHER_PARAMETERS , REAL *RESTRICT second, int second_first, int second_channels
 #else
-#define NORM_PARAMETERS
+#define FURTHER_PARAMETERS
 #endif
 /* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
  * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. If
@@ -96,8 +102,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
     int weight_lines, int depth, int stages, int height, int width, DIVISOR(plane),
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
-    int x_row, int x_column, int x_group, int x_first, int y_first, int y_channels
-    NORM_PARAMETERS EPILOGUE_PARAMETERS)
+    int x_row, int x_column, int x_group, int x_first, int y_first, int y_channels,
+    int operand_first, int operand_channels FURTHER_PARAMETERS EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Lines, shared_memory)
     Lines *memory = shared_memory + HAS_BARRIERS; /* behind the barriers */
@@ -216,7 +222,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 
 #if STAGED
-    const REAL *operand = STAGED_OPERAND + group * out_channels;
+    const REAL *operand = STAGED_OPERAND + operand_first + group * out_channels;
     auto copy_operand = [&](int target, int stage) {
         UNROLL for (int unit = copier; unit < OPERAND_ROWS * OPERAND_PIECES; unit += COPIERS) {
             int row = unit / OPERAND_PIECES, piece = unit % OPERAND_PIECES;
@@ -224,7 +230,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int m = copied_m + piece * VECTOR;
             bool inside = pixel < pixels && m < out_channels;
             cp_async_16(slots + target + OPERAND_PLACE(row, piece) * 16,
-                        operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
+                        operand + (inside ? pixel * operand_channels + m : 0), inside ? 16 : 0);
         }
     };
 #endif
@@ -316,12 +322,21 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int of_group = m + CHANNEL(v);
             bool inside = pixel < pixels && of_group < out_channels;
             int channel = group * out_channels + (of_group < out_channels ? of_group : 0);
-            int index = y_first + (inside ? pixel : 0) * y_channels + channel;
-            [[maybe_unused]] int operand_index = STAGED ? staged : index;
+            int its_pixel = inside ? pixel : 0, index = y_first + its_pixel * y_channels + channel;
+            [[maybe_unused]] int operand_index =
+                STAGED ? staged : operand_first + its_pixel * operand_channels + channel;
             float stored[OUT_VECTOR];
             UNROLL for (int i = 0; i < OUT_VECTOR; i++)
                 stored[i] = values[v + i];
+#if SECOND
+            float others[OUT_VECTOR];
+            EPILOGUE2_OF(OUT_VECTOR, channel, operand_index)(stored, others);
+            if (inside)
+                store_neighbours(second + second_first + its_pixel * second_channels + channel,
+                                 others);
+#else
             EPILOGUE_OF(OUT_VECTOR, channel, operand_index)(stored);
+#endif
             if (inside)
                 store_neighbours(y + index, stored);
         }

@@ -7,7 +7,7 @@ input during the product.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -111,14 +111,18 @@ class _MmaProduct(Algorithm):
                      self.launches(weights, problem, variant, device, {}, ()))
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
-                 macros: Mapping[str, object], arguments: Sequence[Argument]) -> list[Launch]:
+                 macros: Mapping[str, object],
+                 arguments: Sequence[Argument | Callable[..., Argument]]) -> list[Launch]:
         """Return the launch of a variant; no launch if the output is empty.
+
+        If the epilogue has one tensor operand, the operand may be a part of a larger tensor.
 
         macros, arguments: further macros and arguments of the kernel.
         """
         x, y, precision = variant.inputs[0], variant.outputs[0], variant.precision
         if y.size == 0:
             return []
+        operand = variant.inputs[1] if problem.epilogue.tensor_count else y
         tile = sizes_of(MmaTile, variant)
         kernel = device.compile(_source(problem, variant, macros))
         packed = weights.packed(f"lines for mma {precision}",
@@ -148,7 +152,7 @@ class _MmaProduct(Algorithm):
              problem.height, problem.width, *divisor(problem.image_pixels),
              *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
              x_column, x_channel * problem.group_channels, x.offset, y.offset,
-             channels_in_memory(y), *arguments,
+             channels_in_memory(y), operand.offset, channels_in_memory(operand), *arguments,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
             tile.shared_bytes(stages_of(problem, precision)))
         return [launch]
@@ -224,6 +228,7 @@ def _source(problem: Conv2dProblem, variant: Variant,
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
         "NORMALISED": 0,
+        "SECOND": 0,
         **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"),
                     tile.registers, strict=True)) if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
