@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -154,3 +155,14 @@ def test_names_of_functions_and_classes_exist() -> None:
     files = {path.name.removesuffix(".py") for path in PACKAGE.rglob("*")}
     assert len(names) > 100
     assert not names - identifiers() - files
+
+
+def test_scripts_import_what_there_is() -> None:
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts)
+             for folder in ("tests/bulk", "tests/networks", "tools")
+             for path in (ROOT / folder).glob("[a-z]*.py")]
+    for module in names:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            assert not (error.name or "").startswith(("gossamer.", "tests.", "tools.")), module

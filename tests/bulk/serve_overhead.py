@@ -95,19 +95,24 @@ class _Context:
 
     def __init__(self, device: StandIn, batch: int, stream: Any) -> None:
         self._batch = batch
-        self.program = SimpleNamespace(batch=batch)
+        self.program = SimpleNamespace(batch=batch, steps=[])
+        self.buffers = SimpleNamespace(activation_bytes=0, workspace_bytes=0)
         self.pinned = [page_locked_array(device, (batch, *_SHAPE), np.uint8)]
         self._device = device
         self._transfers = HostTransfers(
             device, [device.empty(batch * int(np.prod(_SHAPE)), "x")],
             [device.empty(4 * batch * _CLASSES, "y")], stream)
 
-    def begin(self, arrays: Sequence[np.ndarray],
-              computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
+    def begin(self, arrays: Sequence[np.ndarray], computing: Any = None,
+              results: Sequence[np.ndarray] | None = None
+              ) -> Callable[[], Sequence[np.ndarray]]:
         return self._transfers.begin(
             [np.ascontiguousarray(array) for array in arrays],
-            [np.empty((self._batch, _CLASSES), np.float32)],
+            results or [np.empty((self._batch, _CLASSES), np.float32)],
             lambda stream: self._device.compute(stream, self._batch))
+
+    def compute(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        return self.begin(arrays)()
 
 
 def _network() -> bytes:

@@ -29,7 +29,7 @@ import onnxruntime
 import gossamer
 from gossamer.bench.call_times import ROUNDS, Load, in_turn
 from gossamer.bench.processors import far_notice, transfer_ns
-from gossamer.bench.rows import checkout_commit, machine, now
+from gossamer.bench.rows import checkout_commit, now
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError
 from gossamer.plan.candidate import counted
@@ -162,7 +162,7 @@ def main() -> int:
             continue
         host = find("host")
         row = {"library": library, "name": name, **times, "effort": options.effort,
-               "machine": machine(host), "processors": host.limits.compute_units,
+               "machine": host.chip, "processors": host.limits.compute_units,
                "onnxruntime": onnxruntime.__version__, "commit": checkout_commit(),
                "date": now()}
         rows.append(row)
