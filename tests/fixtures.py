@@ -199,6 +199,13 @@ def own_algorithms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr("gossamer.plan.fusion.has_library", lambda device: False)
 
 
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a cache of the test's own, where nothing is yet."""
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def is_slow(device: Device) -> bool:
     """Returns whether the device interprets its kernels (Oclgrind), so that shapes must be tiny."""
     return device.is_simulator

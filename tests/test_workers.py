@@ -31,9 +31,8 @@ def finished(controller: workers.Controller,
     return session.exitstatus, lines
 
 
-def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
 
     def broken(source: KernelSource, architecture: str) -> Any:
         raise CompileError(f"{source.function} is broken for {architecture}")

@@ -16,9 +16,8 @@ from tests.fixtures import needed
 
 
 @pytest.fixture
-def quick_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def quick_calls(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     """Gives the test a cache of its own, and makes what calls are compared with short."""
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("gossamer.bench.calls._COPIED_BYTES", 2**16)
     monkeypatch.setattr("gossamer.bench.calls._SAMPLE_US", 1e3)
 

@@ -32,12 +32,6 @@ class Abacus(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def fill(device, *rows):
     stored = TuningCache(device)
     for m in rows:
@@ -49,7 +43,7 @@ def fill(device, *rows):
 
 
 @pytest.fixture
-def full(folder):
+def full(own_cache):
     """A cache with measurements of two devices and by two drivers, a bad file, and two kernels."""
     host = fill(find("host"), 1)
     abacus = fill(Abacus(**ABACUS), 1, 2)
@@ -68,15 +62,15 @@ def run(*words):
     return result.stdout
 
 
-def test_nothing_there(folder):
-    assert run("list").splitlines() == [f"folder: {folder}", "no measurements",
+def test_nothing_there(own_cache):
+    assert run("list").splitlines() == [f"folder: {own_cache}", "no measurements",
                                         "0 compiled kernels, 0 B of at most 1 GiB"]
     assert json.loads(run("list", "--json")) == {
-        "folder": str(folder), "measurements": [], "kernels": {
+        "folder": str(own_cache), "measurements": [], "kernels": {
             "number": 0, "bytes": 0, "most_bytes": 2**30}}
     assert run("clear", "--kernels").splitlines() == [
-        f"no measurements in {folder / 'tuning'}", "removed 0 compiled kernels, 0 B"]
-    assert not folder.exists()
+        f"no measurements in {own_cache / 'tuning'}", "removed 0 compiled kernels, 0 B"]
+    assert not own_cache.exists()
 
 
 def test_list(full):
@@ -118,18 +112,18 @@ def test_measurements_of_an_older_gossamer_are_listed_and_cleared(full):
     assert not old.exists()
 
 
-def test_clear_all(full, folder):
+def test_clear_all(full, own_cache):
     lines = run("clear").splitlines()
     assert f"removed {full.host}: 1 layer, 2 candidates, 1 plan" in lines
     assert f"removed {full.abacus}: 3 layers, 6 candidates, 2 plans" in lines
     assert f"removed {full.bad}: set aside: corrupt" in lines and len(lines) == 3
-    assert [name for name in os.listdir(folder / "tuning") if not name.startswith(".")] == []
-    assert len(list((folder / "kernels").iterdir())) == 2
+    assert [name for name in os.listdir(own_cache / "tuning") if not name.startswith(".")] == []
+    assert len(list((own_cache / "kernels").iterdir())) == 2
 
 
-def test_clear_kernels_too(full, folder):
+def test_clear_kernels_too(full, own_cache):
     assert "removed 2 compiled kernels, 76 B" in run("clear", "--kernels").splitlines()
-    assert list((folder / "kernels").iterdir()) == []
+    assert list((own_cache / "kernels").iterdir()) == []
 
 
 def test_clear_one_device(full):
@@ -164,13 +158,13 @@ def test_what_cannot_be_removed_is_named(full):
     assert f"{full.host}: cannot be removed" in line
 
 
-def test_a_file_for_a_folder(folder):
-    folder.write_text("mine")
+def test_a_file_for_a_folder(own_cache):
+    own_cache.write_text("mine")
     assert "no measurements" in run("list")
-    assert folder.read_text() == "mine"
+    assert own_cache.read_text() == "mine"
 
 
-def test_measurements_travel(full, folder, tmp_path, monkeypatch):
+def test_measurements_travel(full, own_cache, tmp_path, monkeypatch):
     file = tmp_path / "host.json"
     assert run("export", file, "--device", "host") == (
         f"written: {file}: 1 layer, 2 candidates, 1 plan of host\n")
@@ -208,14 +202,14 @@ def test_measurements_of_another_machine_are_refused(full, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]"])
-def test_what_holds_no_measurements_is_refused(folder, tmp_path, content):
+def test_what_holds_no_measurements_is_refused(own_cache, tmp_path, content):
     file = tmp_path / "bad.json"
     file.write_text(content)
     assert str(file) in fails("import", file, "--device", "host")
-    assert not folder.exists()
+    assert not own_cache.exists()
 
 
-def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
+def test_what_cannot_be_exported_or_imported_is_named(own_cache, tmp_path):
     assert "no measurements of host" in fails("export", tmp_path / "a.json", "--device", "host")
     assert not list(tmp_path.iterdir())
     assert "No such file" in fails("import", tmp_path / "absent.json", "--device", "host")
@@ -226,7 +220,7 @@ def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
     assert "not a regular file" in fails("import", tmp_path, "--device", "host")
 
 
-def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
+def test_a_full_disk_is_named(full, own_cache, tmp_path, monkeypatch):
     file = tmp_path / "host.json"
     run("export", file, "--device", "host")
     before = file.read_bytes()

@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,11 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+def folder(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kernel_cache, "_warned", set())
     monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
     monkeypatch.setattr(kernel_cache, "_unchecked", kernel_cache._CHECK_EVERY)
-    yield tmp_path / "cache"
+    return own_cache
 
 
 def test_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

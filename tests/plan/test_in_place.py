@@ -66,8 +66,7 @@ def assert_as_runtime(plan: gossamer.Plan, proto: onnx.ModelProto, x: np.ndarray
 
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+                                     own_cache: Path) -> None:
     proto = network()
     plan = gossamer.compile(str(save(proto, tmp_path)), quick_device, effort=effort,
                             only="published" if quick_device.compiles else None)

@@ -142,8 +142,8 @@ def test_too_little_memory_leaves_no_device_out(tmp_path: Path) -> None:
     assert group.device_names == "host, host"
 
 
-def test_devices_of_a_kind_measure_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+def test_devices_of_a_kind_measure_once(own_cache: Path, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     group = gossamer.compile(str(save(small(), tmp_path)), [HostDevice(), HostDevice()],
                              effort="quick")
     built: list[Device] = []

@@ -75,11 +75,9 @@ def test_layers_of_a_real_network(quick_compiled: Device, stored: bool) -> None:
 
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_it_is_no_candidate_unless_it_is_asked_for(compiled_device: Device, tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch,
-                                                   effort: str | None) -> None:
+                                                   own_cache: Path, effort: str | None) -> None:
     if effort and is_slow(compiled_device):
         pytest.skip("Oclgrind interprets: its times say nothing")
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     plan = gossamer.compile(str(save(small(), tmp_path)), compiled_device, effort=effort)
     assert normalised_error(plan(images(1)), expected(images(1))) <= tolerance("network")
     for step in plan.program(1).steps:

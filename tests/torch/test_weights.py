@@ -22,8 +22,7 @@ from tests.torch.small import images, residual, same
 
 
 @pytest.mark.parametrize("effort", [None, "quick"])
-def test_update_takes_other_weights(module, effort, tmp_path, monkeypatch):
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_update_takes_other_weights(module, effort, own_cache):
     fast = gossamer.optimize(module, images(), effort=effort)
     taken = [row["algorithm"] for row in fast.report(2).rows]
     for other in (residual(seed=5), residual(seed=6)):

@@ -14,9 +14,8 @@ from tests.plan.small import small
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(own_cache: Path) -> Run:
     """Run the command line with an empty cache."""
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 

@@ -103,18 +103,14 @@ def test_this_process_compiles_while_all_others_are_busy(gpu: Any) -> None:
         assert all(future.result() for future in futures)
 
 
-def test_processes_generate_and_assemble(gpu: Any, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_processes_generate_and_assemble(gpu: Any, own_cache: Path) -> None:
     assert gpu.assemble("a", ("a program",), program).name == "a" and gpu.compilers.compiled == 1
     gpu.compilers.end()
     # no other process can have this function
     assert not gpu.assemble("a", ("another program",), lambda: program()).from_cache
 
 
-def test_kernels_are_compiled_once(made: Any, tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_kernels_are_compiled_once(made: Any, own_cache: Path) -> None:
     for is_there in (False, True):
         made._kernels.clear()
         assert made.compile(KERNELS[0]).from_cache == is_there

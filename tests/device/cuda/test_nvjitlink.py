@@ -27,9 +27,7 @@ def test_an_error_of_the_assembler_is_told() -> None:
         nvjitlink.build(wrong, "sm_90")
 
 
-def test_a_program_is_generated_and_assembled_once(made: Any, tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_a_program_is_generated_and_assembled_once(made: Any, own_cache: Path) -> None:
     assert b".text.a" in nvjitlink.assembled(program, "sm_90")
     assert not made.assemble("a", ("a program",), program).from_cache
     again = made.assemble("a", ("a program",), nothing)

@@ -129,14 +129,12 @@ def test_a_module_that_llvm_refuses_is_an_error() -> None:
         function("f", processor(), lambda: "define void @f() { ret i32 %missing }")
 
 
-def test_a_damaged_object_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                            ) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_a_damaged_object_is_compiled_again(own_cache: Path) -> None:
     def returning() -> str:
         return "define void @g(ptr %a, i64 %b, i64 %c, ptr %d) { ret void }"
 
     function("g", processor(), returning)
-    (stored,) = (tmp_path / "kernels").iterdir()
+    (stored,) = (own_cache / "kernels").iterdir()
     stored.write_bytes(stored.read_bytes()[:-9] + b"\0" * 9)
     function.cache_clear()
     function("g", processor(), returning).call(0, 0, 0, 0)

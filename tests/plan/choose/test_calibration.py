@@ -156,9 +156,8 @@ class _Rounding(HostIm2col):
 
 
 @pytest.fixture
-def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def rounding(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     """Adds an algorithm of lower precision, and sets its times to a millionth of the measured."""
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     op = OPS["conv2d"]
     monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
@@ -324,7 +323,7 @@ def test_each_image_of_several_rows_has_an_error_of_its_own(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def halves_are_fast(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     """Sets the times of float16 candidates to 1 us and of all others to 100 us. One config of each
     algorithm is measured in all its formats, whatever it takes, and the cheapest plan is compared
     with no baseline plan."""
@@ -337,7 +336,6 @@ def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(EFFORTS, "quick", replace(
         EFFORTS["quick"], configs=1, most_configs=1, samples=1, everything=True))
     monkeypatch.setattr(refine, "refined", lambda name, planned, *others: planned)
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
 
 
 def compiled(device: Device, folder: Path, precision: str) -> Plan:

@@ -69,11 +69,10 @@ def sides(plan: Plan) -> dict[str, bool]:
 
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_layers_above_the_threshold_take_a_sparse_algorithm(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: str | None
+    device: Device, tmp_path: Path, own_cache: Path, effort: str | None
 ) -> None:
     if effort and is_slow(device):
         pytest.skip("Oclgrind interprets: its times say nothing")
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     plan = compiled(tmp_path, device, 0.6, effort=effort)
     assert sides(plan) == {"dense": True, "thin": True, "thinner": False}
     x = np.random.default_rng(0).standard_normal((2, 4, 5, 4)).astype(np.float32)
@@ -138,10 +137,7 @@ def test_a_forced_algorithm_excludes_a_threshold(tmp_path: Path) -> None:
         compiled(tmp_path, "host", 0.6, only="host_im2col")
 
 
-def test_the_command_line_shows_densities_and_reasons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+def test_the_command_line_shows_densities_and_reasons(tmp_path: Path, own_cache: Path) -> None:
     path = str(save(network(), tmp_path))
 
     def run(*words: str) -> Any:
@@ -163,12 +159,10 @@ def test_the_command_line_shows_densities_and_reasons(
 @pytest.mark.parametrize("effort", [None, "quick"])
 @pytest.mark.parametrize("only", ["few_rows", "tiled_gemm"])
 def test_a_forced_algorithm_is_taken_wherever_it_can_be(
-    compiled_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str,
-    effort: str | None
+    compiled_device: Device, tmp_path: Path, own_cache: Path, only: str, effort: str | None
 ) -> None:
     if effort and is_slow(compiled_device):
         pytest.skip("Oclgrind interprets: its times say nothing")
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     plan = gossamer.compile(str(save(small(), tmp_path)), compiled_device, effort=effort,
                             only=only)
     assert_close(plan(images(2)), expected(images(2)))

@@ -102,9 +102,7 @@ def several(y: object) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_formats_give_the_numbers_that_are_prepared_by_numpy(
-        device: Device, network: str, effort: str | None, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+        device: Device, network: str, effort: str | None, own_cache: Path) -> None:
     graph = NETWORKS[network]()
     plain = gossamer.compile(graph, find("host"))
     # a measured plan takes Oclgrind seconds, and one format shows the path

@@ -233,9 +233,7 @@ def test_integers_and_truth_values_go_in_and_out(device: Device, tmp_path: Path)
 
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_convolution_without_output_channels(device: Device, tmp_path: Path,
-                                               monkeypatch: pytest.MonkeyPatch,
-                                               effort: str | None) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+                                               own_cache: Path, effort: str | None) -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
                   {"x": ["N", 3, 5, 5]}, {"y": 4}, {"w": weights(0, 3, 3, 3)})
     plan = compiled(proto, device, tmp_path) if effort is None else gossamer.compile(

@@ -344,14 +344,14 @@ def test_only_a_new_candidate_is_timed(tuner: Callable[[str], Tuner]) -> None:
 
 
 @pytest.fixture
-def with_stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Stub], str]:
+def with_stub(monkeypatch: pytest.MonkeyPatch, own_cache: Path,
+              tmp_path: Path) -> Callable[[Stub], str]:
     """Returns a function that adds a stub to the algorithms and returns a model to compile."""
     def put(stub: Stub) -> str:
         op = OPS["conv2d"]
         monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, stub)))
         return str(save(small(), tmp_path))
 
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     return put
 
 

@@ -188,7 +188,7 @@ def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
 
 @pytest.mark.parametrize("where", [-1, 0, 40])
 def test_a_write_outside_the_output_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_cache: Path, where: int
 ) -> None:
     class Careless(HostIm2col):
         name = "careless"
@@ -201,7 +201,6 @@ def test_a_write_outside_the_output_is_found(
             end = memory.size if where >= 0 else 0
             ctypes.memset(memory.ctypes.data + end + where, 0, 1)
 
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     op = OPS["conv2d"]
     monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
                                           (Careless(), *op.algorithms)))

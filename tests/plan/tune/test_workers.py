@@ -54,9 +54,7 @@ def test_failures_are_told(compilers: Compilers, work: Callable[[Device], object
     compilers.do(remember, "a plan")
 
 
-def test_processes_do_work_on_the_device(compilers: Compilers, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_processes_do_work_on_the_device(compilers: Compilers, own_cache: Path) -> None:
     compilers.start()
     compilers.do(remember, "an answer")
     assert kernel_cache.stored(AHEAD) == b"host"

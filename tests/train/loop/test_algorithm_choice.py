@@ -177,12 +177,11 @@ class ByLists(ByRows):
 
 
 def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
-                                          tmp_path: Path) -> None:
+                                          own_cache: Path) -> None:
     def timed(device: HostDevice, work: Callable[[Any], None]) -> float:
         work(None)
         return 1e3 * ByRows.took[-1]
 
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(HostDevice, "time", timed)
     monkeypatch.setitem(OPS, "backprop", replace(OPS["backprop"],
                                                  algorithms=(ByRows(), ByLists())))

@@ -191,20 +191,19 @@ def test_data_go_to_the_device_once(blobs: Blobs) -> None:
 
 
 def test_the_fastest_is_chosen(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
-                              tmp_path: Path) -> None:
+                              own_cache: Path) -> None:
     def timed(device: HostDevice, work: Callable[[Any], None], stream: Any = None) -> float:
         before = Slow.calls
         work(stream)
         return 1e3 + 2e4 * (Slow.calls - before)
 
     monkeypatch.setattr(HostDevice, "time", timed)
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     _use(monkeypatch, Slow(), Wrong(), NumpyBackprop())
     host = find("host")
     assert _trained(host, blobs).algorithm_ == "slow"
     assert _trained(host, blobs, effort="quick").algorithm_ == "numpy"
     assert _trained(host, blobs, algorithm="wrong").algorithm_ == "wrong"
-    files = list((tmp_path / "tuning").glob("host-*.sqlite"))
+    files = list((own_cache / "tuning").glob("host-*.sqlite"))
     assert len(files) == 1
     before = read(files[0])
     assert '"slow"' in json.dumps(before)
@@ -214,9 +213,7 @@ def test_the_fastest_is_chosen(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
     assert read(files[0]) == before
 
 
-def test_measured_on_every_device(device: Device, blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
-                                  tmp_path: Path) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+def test_measured_on_every_device(device: Device, own_cache: Path) -> None:
     problem = BackpropProblem((4, 5, 3), 120, 120, batch=40)
     choice = choose(problem, device, "quick", None)
     assert choice.device is device

@@ -37,9 +37,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def generated(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lists what is generated, with an empty kernel cache and an assembler that needs no time."""
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(nvjitlink, "build",
                         lambda program, architecture: (program.text.encode()[-1000:], None))
     programs: list[Any] = []

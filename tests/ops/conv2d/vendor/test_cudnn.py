@@ -176,7 +176,7 @@ FORMS = tuple(CudnnForm(precision, layout, fused) for precision in ("fp16", "fp3
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+def asked(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> list[int]:
     """The workspace that is allowed at each question to a cuDNN that offers a plan for fused forms
     and has no engine for others."""
     asked: list[int] = []
@@ -187,7 +187,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
             (), "it has no engine for such a graph")
 
     library = SimpleNamespace(version="9.1", api=SimpleNamespace(__version__="1.32"))
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(cudnn, "unavailable", lambda name, device: None)
     monkeypatch.setattr(cudnn_graph, "library_on", lambda name, device: library)
     monkeypatch.setattr(cudnn_graph, "_answer", answer)

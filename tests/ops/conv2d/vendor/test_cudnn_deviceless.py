@@ -67,10 +67,9 @@ def library() -> _Library:
 
 
 @pytest.fixture
-def h200(library: _Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def h200(library: _Library, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[Any]:
     """A device for which cuDNN lists plans and on which nothing runs."""
     monkeypatch.setattr(cudnn_graph, "library_on", lambda name, device: library)
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     cudnn_graph._offered.cache_clear()
     yield _Device()
     cudnn_graph._offered.cache_clear()

@@ -85,8 +85,7 @@ def test_a_result_that_is_an_output_of_the_network_is_computed() -> None:
 
 @pytest.mark.parametrize("given", [None, "uint8"])
 def test_a_plan_computes_a_convolution_and_its_maximum_as_one(
-        cuda: Device, given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+        cuda: Device, given: str | None, own_cache: Path) -> None:
     inputs = None if given is None else gossamer.InputFormat(given, "NHWC", scale=1 / 64)
     rng = np.random.default_rng(6)
     image = x = rng.standard_normal((3, 3, 33, 47)).astype(np.float32)
@@ -120,10 +119,8 @@ def test_a_pair_whose_first_result_is_added_later_is_found() -> None:
     assert [(len(pair.parts), pair.exits) for pair in supported] == [(2, BOTH)]
 
 
-def test_a_plan_computes_a_pair_as_one(cuda: Device, tmp_path: Path,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_computes_a_pair_as_one(cuda: Device, own_cache: Path) -> None:
     if not cuda.limits.wgmma:
         pytest.skip("the device has no wgmma")
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     x = np.random.default_rng(6).standard_normal((3, 64, 9, 11)).astype(np.float32)
     _assert_computed_as_one(_bottlenecks(), "pointwise_pair_mma", cuda, x)
