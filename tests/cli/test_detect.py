@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from PIL import Image
 
@@ -17,7 +16,7 @@ from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.detect.networks import save_detector
 from tests.model.readers.darknet.networks import NETWORKS
 from tests.model.readers.darknet.test_reader import images_for, load_text
-from tests.tolerances import normalised_error
+from tests.plan.small import assert_as_runtime
 
 
 @pytest.fixture
@@ -193,9 +192,7 @@ def test_convert(tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
     line = succeeds("convert", tmp_path / "net.cfg", "-o", target).stdout
     assert line.startswith(f"written: {target}, an ONNX file of ")
-    session = onnxruntime.InferenceSession(target)
-    (y,) = session.run(None, {"image": images})
-    assert normalised_error(gossamer.compile(graph, "host")(images), y) <= 1e-5
+    assert_as_runtime(gossamer.compile(graph, "host"), onnx.load(target), images)
     texts = {entry.key: entry.value for entry in onnx.load(target).metadata_props}
     assert json.loads(texts["anchors"])[0] == [10, 14]
     assert json.loads(texts["detector"])["heads"][0]["mask"] == [3, 4, 5]

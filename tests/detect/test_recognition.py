@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import gossamer
@@ -25,7 +24,7 @@ from gossamer.model.metadata import DetectionHead, DetectorMetadata, ModelMetada
 from gossamer.model.onnx_writer import to_onnx
 from tests.cli.command_line import succeeds
 from tests.detect.networks import need, photo
-from tests.tolerances import normalised_error
+from tests.plan.small import assert_as_runtime
 
 
 def recognised(outputs: str, shape: tuple[int, ...] = (1, 3, 64, 128), **metadata: Any) -> Any:
@@ -169,11 +168,7 @@ def test_converted_networks_give_the_same_raw_heads(name: str, tmp_path: Path) -
     detector = gossamer.Detector(name, "host")
     x, _ = detector.prepare([load_image(photo("bus"))])
     onnx.save(to_onnx(gossamer.load(name)), tmp_path / "net.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-    outputs = detector.plan(x)
-    for y, expected in zip(outputs if isinstance(outputs, tuple) else (outputs,),
-                           session.run(None, {"image": x}), strict=True):
-        assert normalised_error(y, expected) <= 1e-5
+    assert_as_runtime(detector.plan, onnx.load(tmp_path / "net.onnx"), x)
     boxes = detector(photo("bus"))
     assert boxes
     detector.plan.save(tmp_path / "net.plan")

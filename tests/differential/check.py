@@ -19,6 +19,7 @@ import gossamer
 from gossamer.errors import GossamerError
 from tests.differential.network import drawn
 from tests.differential.oracles import Arrays, moved, tried, with_outputs
+from tests.networks.compared import several
 from tests.tolerances import WHOLE_NETWORK, normalised_error
 
 ORACLES = ("plain", "optimised", "reference")
@@ -91,8 +92,7 @@ def compared(model: onnx.ModelProto, given: Arrays, way: str, seed: int, nan: bo
         return ("refused", str(error)) if tries[0] and tries[2] else None
     except Exception as error:
         return f"crashed with {type(error).__name__}", str(error)[:200]
-    outputs = made if isinstance(made, tuple) else (made,)
-    for index, (info, output) in enumerate(zip(model.graph.output, outputs, strict=True)):
+    for index, (info, output) in enumerate(zip(model.graph.output, several(made), strict=True)):
         rights = [values[index] for values in expected]
         texts = [different(output, right) for right in rights]
         if all(texts):

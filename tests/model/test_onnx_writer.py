@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import gossamer
@@ -16,6 +15,7 @@ from gossamer.expression import FUNCTIONS, apply
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.onnx_writer import to_onnx
+from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error
 
 Layer = Callable[[GraphBuilder, str], str]
@@ -73,8 +73,7 @@ def test_functions(name: str) -> None:
 
 def check(graph: Graph, x: np.ndarray) -> None:
     x = x.astype(np.float32)
-    session = onnxruntime.InferenceSession(to_onnx(graph).SerializeToString())
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = runtime(to_onnx(graph), {"x": x})
     y = gossamer.compile(graph, "host")(x)
     assert y.shape == expected.shape and normalised_error(y, expected) <= 1e-6
 

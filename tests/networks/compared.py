@@ -62,7 +62,11 @@ def drawn_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str,
 
 def results_of(plan: Plan, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
     """Returns the results of a plan's call."""
-    results = plan(*[given[info.name] for info in plan.inputs])
+    return several(plan(*[given[info.name] for info in plan.inputs]))
+
+
+def several(results: Any) -> tuple[Any, ...]:
+    """Returns the results of a call as a tuple, also where there is one."""
     return results if isinstance(results, tuple) else (results,)
 
 

@@ -24,7 +24,8 @@ from gossamer.plan.program import Program
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
-from tests.plan.small import assert_close, compiled
+from tests.networks.compared import several
+from tests.plan.small import assert_as_runtime, compiled
 
 node = helper.make_node
 
@@ -54,14 +55,6 @@ def network() -> onnx.ModelProto:
 
 def in_place(program: Program) -> set[str]:
     return {step.layer.name for step in program.steps if step.in_place}
-
-
-def assert_as_runtime(plan: gossamer.Plan, proto: onnx.ModelProto, x: np.ndarray) -> None:
-    """Fails unless a plan gives the outputs of ONNX Runtime."""
-    results = plan(x)
-    for y, reference in zip(results if isinstance(results, tuple) else (results,),
-                            runtime(proto, {"x": x}), strict=True):
-        assert_close(y, reference)
 
 
 @pytest.mark.parametrize("effort", [None, "quick"])
@@ -125,9 +118,7 @@ def test_random_networks_of_parts(proto: onnx.ModelProto, tmp_path: Path) -> Non
     plan = compiled(proto, find("host"), tmp_path)
     for batch in (1, 3):
         x = weights(batch, 4, 16, 1, seed=batch)
-        results = plan(x)
-        for y, reference in zip(results if isinstance(results, tuple) else (results,),
-                                runtime(proto, {"x": x}), strict=True):
+        for y, reference in zip(several(plan(x)), runtime(proto, {"x": x}), strict=True):
             np.testing.assert_array_equal(y, reference)
 
 

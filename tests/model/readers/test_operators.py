@@ -27,6 +27,7 @@ from tests.fixtures import is_slow
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime
 from tests.model.readers.operator_cases import TABLES, cases, needs_onnx
+from tests.networks.compared import several
 from tests.tolerances import normalised_error, tolerance
 
 pytestmark = [needs_onnx, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -50,9 +51,8 @@ def values_of(static: StaticGraph, feeds: Arrays, device: Device | None) -> Arra
     """Returns the outputs of gossamer: of a plan on a device, or by the references of the ops."""
     if device is None:
         return execute(static, feeds)
-    outputs = gossamer.compile(static.graph, device, strict=True)(**feeds)
-    return dict(zip((info.name for info in static.graph.outputs),
-                    outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+    outputs = several(gossamer.compile(static.graph, device, strict=True)(**feeds))
+    return dict(zip((info.name for info in static.graph.outputs), outputs, strict=True))
 
 
 def difference(static: StaticGraph, values: Arrays, expected: Arrays) -> str:

@@ -21,7 +21,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import forms_of_layers, summarise
 from tests.model.onnx_models import model, runtime, save, weights
-from tests.plan.small import assert_close, compiled
+from tests.plan.small import assert_as_runtime, compiled
 
 DEPTH = 48
 LEADING = [(5,), (2, 3), (2, 2, 3)]
@@ -82,11 +82,7 @@ def drawn(batch: int, leading: Sequence[int]) -> np.ndarray:
 def assert_right(plan: Plan, proto: onnx.ModelProto, leading: Sequence[int],
                  batches: Sequence[int] = (0, 1, 3)) -> None:
     for batch in batches:
-        x = drawn(batch, leading)
-        (expected,) = runtime(proto, {"x": x})
-        y = plan(x)
-        assert y.shape == expected.shape
-        assert_close(y, expected)
+        assert_as_runtime(plan, proto, drawn(batch, leading))
 
 
 @pytest.mark.parametrize("leading", LEADING, ids=lambda leading: f"rank {len(leading) + 2}")

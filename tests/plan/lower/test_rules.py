@@ -22,9 +22,9 @@ from gossamer.model.load import load
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.lower.rules import lower
-from tests.model.onnx_models import Input, ints, model, runtime, save, single, weights
+from tests.model.onnx_models import Input, ints, model, save, single, weights
 from tests.model.readers.operator_cases import TABLES, cases, needs_onnx
-from tests.plan.small import assert_close, compiled
+from tests.plan.small import assert_as_runtime, compiled
 from tests.tolerances import normalised_error, tolerance
 
 MATRIX = Input((3, 5))
@@ -80,23 +80,12 @@ EXACT = [
 CASES = [*CASTS, *_integers("int64"), *_integers("int32"), *TRUTHS, *EXACT]
 
 
-def assert_same(y: np.ndarray, expected: np.ndarray) -> None:
-    assert (y.shape, y.dtype) == (expected.shape, expected.dtype)
-    if expected.dtype.kind == "f":
-        assert normalised_error(y, expected) <= tolerance("network")
-    else:
-        np.testing.assert_array_equal(y, expected)
-
-
 @pytest.mark.parametrize("tried", CASES, ids=lambda tried: tried[0].graph.node[0].op_type)
 def test_dtypes(tried: tuple[onnx.ModelProto, dict[str, np.ndarray]], quick_device: Device,
                 tmp_path: Path) -> None:
     proto, feeds = tried
     plan = gossamer.compile(str(save(proto, tmp_path)), quick_device, strict=True)
-    results = plan(*[feeds[info.name] for info in plan.inputs])
-    for y, expected in zip(results if isinstance(results, tuple) else (results,),
-                           runtime(proto, feeds), strict=True):
-        assert_same(y, expected)
+    assert_as_runtime(plan, proto, *[feeds[info.name] for info in plan.inputs])
 
 
 def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> None:
@@ -118,10 +107,7 @@ def test_a_constant_is_read_by_several_kinds_of_layer(device: Device, tmp_path: 
     proto = model(nodes, {"x": [4, 4]}, {"r": 2, "q": 2}, {"c": weights(4, 4)},
                   types={"x": TensorProto.FLOAT})
     onnx.checker.check_model(proto)
-    x = weights(4, 4, seed=3)
-    plan = gossamer.compile(str(save(proto, tmp_path)), device)
-    for y, expected in zip(plan(x), runtime(proto, {"x": x}), strict=True):
-        assert_same(y, expected)
+    assert_as_runtime(compiled(proto, device, tmp_path), proto, weights(4, 4, seed=3))
 
 
 @needs_onnx
@@ -174,7 +160,7 @@ def test_every_batch_has_its_own(device: Device, tmp_path: Path,
     plan = compiled(proto, device, tmp_path)
     for batch in (2, 3, 1, 5, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
-        assert_close(plan(x), runtime(proto, {"x": x})[0])
+        assert_as_runtime(plan, proto, x)
 
 
 def test_a_context_refuses_what_it_was_not_made_for(device: Device, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from gossamer.tensor import bfloat16_bits
 from tests.fixtures import is_slow
 from tests.golden import Golden
 from tests.model.onnx_models import model, runtime, save
+from tests.networks.compared import several
 from tests.tolerances import normalised_error, tolerance
 
 SIZE = (6, 5)
@@ -93,10 +94,6 @@ def drawn(graph: Graph, given: InputFormat, batch: int) -> list[np.ndarray]:
          else rng.standard_normal(shape).astype(np.float32))
     x = bfloat16_bits(x) if given.dtype == "bfloat16" else x.astype(given.dtype)
     return [x, *(rng.standard_normal((batch, 4)).astype(np.float32) for _ in graph.inputs[1:])]
-
-
-def several(y: object) -> tuple[np.ndarray, ...]:
-    return y if isinstance(y, tuple) else (y,)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -13,8 +13,8 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from tests.fixtures import is_slow
-from tests.model.onnx_models import model, runtime, save, weights
-from tests.plan.small import assert_close, compiled
+from tests.model.onnx_models import model, save, weights
+from tests.plan.small import assert_as_runtime, compiled
 
 node = helper.make_node
 
@@ -22,14 +22,9 @@ node = helper.make_node
 def matches(proto: onnx.ModelProto, device: Device, folder: Path, *inputs: np.ndarray) -> None:
     """Asserts that a plan agrees with ONNX Runtime, at this batch size and again after another."""
     plan = compiled(proto, device, folder, strict=True)
-    feeds = dict(zip((info.name for info in plan.inputs), inputs, strict=True))
-    references = runtime(proto, feeds)
     assert [info.name for info in plan.outputs] == [info.name for info in proto.graph.output]
     for _ in range(1 if is_slow(device) else 3):
-        results = plan(*inputs)
-        results = results if isinstance(results, tuple) else (results,)
-        for y, reference in zip(results, references, strict=True):
-            assert_close(y, reference)
+        assert_as_runtime(plan, proto, *inputs)
         plan(*[x[:1] for x in inputs])
 
 
@@ -188,9 +183,7 @@ def test_a_value_read_twice_by_one_layer(device: Device, tmp_path: Path) -> None
                    node("MatMul", ["a", "t"], ["c"]), node("Transpose", ["a"], ["t2"]),
                    node("MatMul", ["a", "t2"], ["d"])],
                   {"x": ["N", 4]}, {"b": 2, "c": 2, "d": 2}, {"t": weights(4, 4)})
-    plan = compiled(proto, device, tmp_path)
-    for y, reference in zip(plan(ROWS), runtime(proto, {"x": ROWS}), strict=True):
-        assert_close(y, reference)
+    assert_as_runtime(compiled(proto, device, tmp_path), proto, ROWS)
 
 
 def test_an_empty_value_within_a_network(device: Device, tmp_path: Path) -> None:
@@ -223,12 +216,8 @@ def test_integers_and_truth_values_go_in_and_out(device: Device, tmp_path: Path)
                   {"i": ["N", 2], "x": ["N", 2], "t": ["N", 2]},
                   {"next": 2, "above": 2, "chosen": 2},
                   {"one": np.array(1), "half": np.float32(0.5)}, types=types)
-    plan = compiled(proto, device, tmp_path)
-    feeds = {"i": np.array([[2**53 - 1, -7]]), "x": np.float32([[0.7, 0.2]]),
-             "t": np.array([[False, True]])}
-    for y, reference in zip(plan(*feeds.values()), runtime(proto, feeds), strict=True):
-        assert y.dtype == reference.dtype
-        np.testing.assert_array_equal(y, reference)
+    assert_as_runtime(compiled(proto, device, tmp_path), proto, np.array([[2**53 - 1, -7]]),
+                      np.float32([[0.7, 0.2]]), np.array([[False, True]]))
 
 
 @pytest.mark.parametrize("effort", [None, "quick"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 import gossamer
 from gossamer.errors import GossamerError, ModelError
 from gossamer.io.images import Preprocessing
+from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.metadata import DetectionHead, DetectorMetadata
 from gossamer.model.onnx_writer import to_onnx
@@ -22,6 +22,8 @@ from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.model.readers.darknet.interpreter import parse, random_weights
 from tests.model.readers.darknet.networks import NETWORKS, conv, head, net, section
+from tests.networks.compared import several
+from tests.plan.small import assert_as_runtime
 from tests.tolerances import normalised_error, tolerance
 
 EXACT = 1e-6
@@ -34,7 +36,7 @@ def images_for(text: str, batch: int = 2) -> np.ndarray:
     return np.random.default_rng(1).random((batch, *shape)).astype(np.float32)
 
 
-def check(text: str, folder: Path, version: tuple[int, int, int] = (0, 2, 5)) -> gossamer.Plan:
+def check(text: str, folder: Path, version: tuple[int, int, int] = (0, 2, 5)) -> Graph:
     """Compares the graph of a .cfg with the interpreter, before and after optimisation."""
     images = images_for(text)
     (folder / "net.cfg").write_text(text)
@@ -57,11 +59,7 @@ def test_networks_that_people_publish(name: str, tmp_path: Path) -> None:
     images = images_for(NETWORKS[name])
     plan = gossamer.compile(graph, "host")
     onnx.save(to_onnx(graph), tmp_path / "net.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-    outputs = plan(images)
-    for y, expected in zip(outputs if isinstance(outputs, tuple) else (outputs,),
-                           session.run(None, {"image": images}), strict=True):
-        assert normalised_error(y, expected) <= 1e-5
+    assert_as_runtime(plan, to_onnx(graph), images)
     assert gossamer.load(tmp_path / "net.onnx").metadata == graph.metadata
     plan.save(tmp_path / "net.plan")
     assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == graph.metadata
@@ -108,10 +106,7 @@ def test_devices_compute_the_same(quick_device, tmp_path: Path) -> None:
 ], ids=lambda text: ",".join(text.split())[1:60])
 def test_layers(layers: str, tmp_path: Path) -> None:
     graph = check(net(16, 12) + layers, tmp_path)
-    images = images_for(net(16, 12))
-    session = onnxruntime.InferenceSession(to_onnx(graph).SerializeToString())
-    (y,) = session.run(None, {"image": images})
-    assert normalised_error(gossamer.compile(graph, "host")(images), y) <= 1e-5
+    assert_as_runtime(gossamer.compile(graph, "host"), to_onnx(graph), images_for(net(16, 12)))
 
 
 @st.composite
@@ -291,7 +286,6 @@ def test_raw_heads_are_those_of_opencv(name: str, tmp_path: Path) -> None:
     cfg.write_text(NETWORKS[name])
     random_weights(cfg.with_suffix(".weights"), NETWORKS[name], images)
     graph = gossamer.load(cfg)
-    outputs = gossamer.compile(graph, "host")(images)
     network = cv2.dnn.readNetFromDarknet(str(cfg), str(cfg.with_suffix(".weights")))
     network.setInput(images)
     kind = {"darknet19": "softmax", "darknet53": "softmax", "yolov4_csp": "logistic",
@@ -299,7 +293,7 @@ def test_raw_heads_are_those_of_opencv(name: str, tmp_path: Path) -> None:
     # OpenCV counts the activation of layer 2 as 3
     layers = [f"{kind}_{int(info.name.split('_')[1].split('.')[0]) + (kind == 'logistic')}"
               for info in graph.outputs]
-    for y, expected in zip(outputs if isinstance(outputs, tuple) else (outputs,),
+    for y, expected in zip(several(gossamer.compile(graph, "host")(images)),
                            network.forward(layers), strict=True):
         # OpenCV adds 1e-6 to the variances, Darknet 1e-5
         assert normalised_error(y, np.reshape(expected, y.shape)) <= 1e-4

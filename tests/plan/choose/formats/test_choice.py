@@ -28,6 +28,7 @@ from gossamer.plan.tune import candidate_checks, output_errors
 from gossamer.plan.tune.network_reference import reference
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_spec
+from tests.networks.compared import several
 from tests.plan.choose.formats.toy import (
     EPILOGUES,
     ToyConv,
@@ -56,11 +57,8 @@ def steps(plan: Plan) -> list[tuple[str, str]]:
 
 
 def assert_right(plan: Plan, graph: Graph) -> None:
-    x = images()
-    results = plan(x)
-    expected = reference(graph, {"x": x})
-    for y, right in zip(results if isinstance(results, tuple) else (results,), expected.values(),
-                        strict=True):
+    expected = reference(graph, {"x": images()})
+    for y, right in zip(several(plan(images())), expected.values(), strict=True):
         assert normalised_error(y, right) <= tolerance("network")
 
 
