@@ -1,9 +1,10 @@
-"""Functions for tests that wait for other processes."""
+"""Functions for tests that wait for other processes and threads."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ def until(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.01)
     return value
+
+
+def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Calls a function with each argument in a thread of its own, and returns the results."""
+    given = list(arguments)
+    with ThreadPoolExecutor(len(given)) as threads:
+        return list(threads.map(call, given))
 
 
 def runs(pid: int) -> bool:

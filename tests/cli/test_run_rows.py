@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -398,9 +397,7 @@ def test_an_interrupted_run_is_continued(tiny, tmp_path, name):
     folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
     words = command_of(tiny, folder, "--batch", 4, "-o", out)
     process = _start(words)
-    deadline = time.monotonic() + 60
-    while not (out.exists() and out.stat().st_size > 2000) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: out.exists() and out.stat().st_size > 2000)
     process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=60)
     assert process.returncode == (130 if name == "SIGINT" else 143), err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from gossamer.device import base
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
+from tests.processes import in_threads
 
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
@@ -46,8 +46,7 @@ def test_a_kernel_is_built_once_for_all_threads(opened: Any) -> None:
         start.wait(20)
         return opened.compile(source(name))
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        one, two, one_again, two_again = pool.map(compiled, ["one", "two", "one", "two"])
+    one, two, one_again, two_again = in_threads(compiled, ["one", "two", "one", "two"])
     assert one is one_again and two is two_again and one is not two
     assert sorted(opened.loads) == ["one", "two"]
 

@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
 from tests.device.helpers import SELF_CHECK, launched, read, self_check_of
+from tests.processes import in_threads
 
 KERNELS = Path(__file__).with_name("kernels.cl")
 
@@ -132,8 +132,7 @@ def test_threads_share_a_kernel(quick_compiled: Device) -> None:
                 return False
         return True
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
+    assert all(in_threads(work, range(4)))
 
 
 def test_time_runs_the_work(device: Device) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
 from tests.device.helpers import SELF_CHECK, NotingLock, read, self_check_of
 from tests.fixtures import is_slow
+from tests.processes import in_threads
 
 
 @pytest.fixture
@@ -64,8 +64,7 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
         back = read(device, buffer, 8, stream=stream)
         return back.tolist() == [4 * start + 3] * 8
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(12)))
+    assert all(in_threads(work, range(12)))
     check = self_check_of(device, device.upload(np.zeros(8, np.float32), "a test"))
     assert device._time_by_clock(check) > 0
     if not device._is_gpu:
@@ -90,8 +89,7 @@ def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
         return device.compile(SELF_CHECK)
 
     monkeypatch.setattr(device, "_build", noted)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(ask, range(2))
+    first, second = in_threads(ask, range(2))
     assert first is second and len(builds) == 1
 
 
@@ -162,8 +160,7 @@ def test_threads_replay_graphs_without_events(gpu: Any) -> None:
         gpu.synchronize(stream)
         return read(gpu, buffer, 8, stream=stream).tolist() == [4 * start + 3] * 8
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(12)))
+    assert all(in_threads(work, range(12)))
 
 
 def test_gpus_are_timed_by_the_clock_under_the_lock(gpu: Any) -> None:

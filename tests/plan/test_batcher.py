@@ -29,6 +29,7 @@ from gossamer.plan.plan import Plan
 from tests.fixtures import needed
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import in_threads
 
 TIMES = {1: 1e-3, 2: 1.1e-3, 4: 1.2e-3}
 
@@ -76,23 +77,13 @@ def hold(batcher: Batcher, device: HeldHost) -> Future[Any]:
 def test_many_threads_get_their_own_answers(name: str, tmp_path: Path) -> None:
     plan = gossamer.compile(str(save(small(), tmp_path)),
                             needed(name) if name == "pocl" else name)
-    problems: list[str] = []
-
     with Batcher(plan, latency=0.5) as batcher:
         def ask(caller: int) -> None:
             for index in range(8):
                 x = images(1 + (caller + index) % 5, 100 * caller + index)
-                try:
-                    assert_close(batcher(x), expected(x))
-                except Exception as error:
-                    problems.append(f"{caller}: {error}")
+                assert_close(batcher(x), expected(x))
 
-        threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not problems
+        in_threads(ask, range(6))
     assert batcher.waiting == 0 and next(iter(batcher.times)) == 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.fixtures import is_slow
 from tests.golden import Golden
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import in_threads
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +202,7 @@ def test_contexts_in_several_threads(quick_device: Device, tmp_path: Path) -> No
             assert_close(context.run({"x": inputs[index]})["y"], references[index])
             assert_close(plan(inputs[index]), references[index])
 
-    with ThreadPoolExecutor(len(batches)) as threads:
-        for future in [threads.submit(work, index) for index in range(len(batches))]:
-            future.result()
+    in_threads(work, range(len(batches)))
 
 
 def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: Path) -> None:
@@ -216,8 +214,7 @@ def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: P
         for _ in range(10):
             assert_close(context.run({"x": inputs[index]})["y"], references[index])
 
-    with ThreadPoolExecutor(len(inputs)) as threads:
-        list(threads.map(work, range(len(inputs))))
+    in_threads(work, range(len(inputs)))
 
 
 def test_a_context_repeats_itself(plan: Plan) -> None:

@@ -24,7 +24,7 @@ import pytest
 from gossamer.device.registry import find
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
-from tests.processes import runs
+from tests.processes import runs, until
 from tests.serve.requests import body_of, output_of
 
 httpx = pytest.importorskip("httpx")
@@ -123,9 +123,7 @@ def test_sigterm_under_load_loses_no_request(names: str, file: Path, tmp_path: P
         callers = [threading.Thread(target=send, args=(address, caller)) for caller in range(4)]
         for caller in callers:
             caller.start()
-        deadline = time.monotonic() + 20
-        while min(answered) < 5 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: min(answered) >= 5 or problems)
         workers = workers_of(process.pid)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
@@ -159,12 +157,9 @@ def test_sighup_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
         (tmp_path / "new").mkdir()
         save(changed, tmp_path / "new").replace(file)
         process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 20
-        while ask(client, images(2)).min() < 5e5 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: ask(client, images(2)).min() >= 5e5)
         count = len(answers)
-        while len(answers) < count + 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: len(answers) >= count + 3)
         ending.set()
         caller.join(20)
         kinds = [y.min() > 5e5 for y in answers]
@@ -273,10 +268,7 @@ def test_a_server_that_is_killed_leaves_nothing(file: Path, tmp_path: Path) -> N
         before = children.read_text().split() if children.exists() else []
         process.kill()
         process.wait(20)
-        deadline = time.monotonic() + 20
-        while any(Path(f"/proc/{child}").exists() for child in before):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not any(Path(f"/proc/{child}").exists() for child in before))
     # ONNX Runtime keeps a file of that name there
     assert [path.name for path in temporary.iterdir() if path.name != ".ses"] == []
     assert json.dumps([str(path) for path in folder.rglob("*.tmp*")]) == "[]"

@@ -9,7 +9,6 @@ import gc
 import pickle
 import resource
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.torch import exported
 from gossamer.torch import optimize as optimize_module
 from gossamer.torch.captured import captured
+from tests.processes import in_threads
 from tests.tolerances import normalised_error
 from tests.torch.single_modules import Function
 from tests.torch.small import eager, images, residual, same
@@ -337,8 +337,7 @@ def test_threads_call_modules(seeds):
             y = fasts[seed](inputs[turn % 3])
             assert normalised_error(y.numpy(), expected[turn % 3].numpy()) <= 1e-5
 
-    with ThreadPoolExecutor(len(seeds)) as pool:
-        list(pool.map(call, seeds))
+    in_threads(call, seeds)
 
 
 def test_compile_of_a_module_points_here():

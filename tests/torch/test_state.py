@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import gossamer
 from gossamer.errors import GossamerError
 from gossamer.torch.backend import backend, reports
+from tests.processes import in_threads
 from tests.torch.small import images
 
 
@@ -349,7 +349,6 @@ def test_threads_that_make_the_first_calls_wait_for_one_another():
     x = torch.ones(2, 3)
     with torch.no_grad():
         function = backend(module, [x])
-        with ThreadPoolExecutor(4) as pool:
-            for result in pool.map(lambda _: function(x), range(16)):
-                torch.testing.assert_close(result, module(x))
+        for result in in_threads(lambda _: function(x), range(16)):
+            torch.testing.assert_close(result, module(x))
     assert len(reports) == 1, "one plan was made several times"

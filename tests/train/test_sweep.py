@@ -10,7 +10,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +31,7 @@ from gossamer.train.loop import checkpoint
 from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.sweep import SweepResult, sweep
 from tests.golden import Golden
+from tests.processes import until
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -317,7 +317,7 @@ def test_ctrl_c_leaves_no_process_and_finished_rows_stay(tmp_path: Path) -> None
                           stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
-        _wait_for(lambda: len([*tmp_path.glob("kept/*.checkpoint")]) >= 8)
+        until(lambda: len([*tmp_path.glob("kept/*.checkpoint")]) >= 8)
         children = [child for file in Path(f"/proc/{process.pid}/task").glob("*/children")
                     for child in file.read_text().split()]
         process.send_signal(signal.SIGINT)
@@ -325,14 +325,7 @@ def test_ctrl_c_leaves_no_process_and_finished_rows_stay(tmp_path: Path) -> None
     states = ast.literal_eval(printed)
     assert states[:6] == ["trained"] * 6 and "trained" not in states[6:]
     assert len(children) == 1
-    _wait_for(lambda: not Path(f"/proc/{children[0]}").exists())
-
-
-def _wait_for(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: not Path(f"/proc/{children[0]}").exists())
 
 
 def test_a_process_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch,

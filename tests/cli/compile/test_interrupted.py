@@ -20,6 +20,7 @@ from gossamer.plan.store.database import Database, read
 from gossamer.plan.tune import tuner
 from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
+from tests.processes import until
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -104,10 +105,7 @@ def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
             [sys.executable, "-c", QUIET_MAIN, "compile",
              str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
             env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "cache").glob("tuning/*.sqlite")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: process.poll() or list((tmp_path / "cache").glob("tuning/*.sqlite")))
         # ONNX Runtime is imported next, and takes an interrupt for a missing module
         time.sleep(0.5)
         process.send_signal(number)

@@ -22,7 +22,7 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, CompilerEndedError
 from gossamer.io.process_pool import ProcessPool
 from tests.device.cuda.test_nvjitlink import program
-from tests.processes import runs, until
+from tests.processes import in_threads, runs, until
 
 SELF_CHECK = Path(checks.__file__).with_name("self_check.cl")
 KERNELS = [KernelSource.of(SELF_CHECK, "self_check", {"NUMBER": number}) for number in range(12)]
@@ -62,8 +62,7 @@ def gpu(made: Any) -> Iterator[Any]:
 
 def cubins(gpu: Any, kernels: list[KernelSource] = KERNELS) -> list[bytes]:
     """Returns the cubins of kernels that are compiled at the same time."""
-    with ThreadPoolExecutor(12) as pool:
-        return list(pool.map(lambda source: gpu._compiled(source, "sm_90"), kernels))
+    return in_threads(lambda source: gpu._compiled(source, "sm_90"), kernels)
 
 
 def compiles_elsewhere(gpu: Any) -> bool:

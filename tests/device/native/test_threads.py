@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.processes import in_threads
 
 llvm = pytest.importorskip("llvmlite.binding")
 
@@ -93,9 +94,7 @@ def test_denormal_numbers_are_0_in_generated_code_only(threads: int) -> None:
 
 def test_calls_of_several_threads_do_not_mix() -> None:
     made = [jobs_of(97, 2, 3, 20) for _ in range(4)]
-    with ThreadPoolExecutor(4) as callers:
-        for jobs, _ in made:
-            callers.submit(lambda jobs=jobs: [jobs.run() for _ in range(100)])
+    in_threads(lambda jobs: [jobs.run() for _ in range(100)], [jobs for jobs, _ in made])
     for _, array in made:
         np.testing.assert_array_equal(array, 2000 * np.arange(1, 98))
 

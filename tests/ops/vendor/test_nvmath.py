@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -37,6 +36,7 @@ from tests.ops.harness import (
     run_variant,
 )
 from tests.ops.recording import RecordingDevice
+from tests.processes import in_threads
 from tests.tolerances import normalised_error, tolerance
 
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
@@ -235,10 +235,9 @@ def test_threads_share_what_was_prepared(gpu: Device) -> None:
         x, y = variant.inputs[0], variant.outputs[0]
         sources = [np.asarray(random_inputs(problem, seed)[0], x.stored_dtype)
                    for seed in range(4)]
-        results: dict[int, np.ndarray] = {}
 
         def run(index: int, state: Any = state, variant: Any = variant,
-                sources: Any = sources, results: Any = results) -> None:
+                sources: Any = sources) -> np.ndarray:
             stream = gpu.create_stream()
             source = gpu.upload(pack(sources[index], variant.inputs[0]), "a test")
             target = gpu.empty(variant.outputs[0].nbytes, "a test")
@@ -247,13 +246,10 @@ def test_threads_share_what_was_prepared(gpu: Device) -> None:
                 algorithm.launch(state, [source], [target], workspace, stream)
             memory = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
             gpu.read(target, memory, stream)
-            results[index] = unpack(memory, variant.outputs[0])
+            return unpack(memory, variant.outputs[0])
 
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(run, range(4)))
-        assert len(results) == 4
-        for index, source in enumerate(sources):
+        for source, result in zip(sources, in_threads(run, range(4)), strict=True):
             (expected,) = op_of(problem).reference(problem, [source], weights)
-            error = normalised_error(results[index], expected)
+            error = normalised_error(result, expected)
             assert error <= tolerance("conv2d", variant.precision), (
                 f"{variant.precision} {y.layout} {variant.config_text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.fixtures import needed
 from tests.golden import Golden
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import in_threads
 
 BATCH = 4
 
@@ -65,21 +65,13 @@ def test_inputs_that_convert_without_loss(plan: Plan, dtype: str) -> None:
 
 
 def test_bound_calls_of_several_batch_sizes_and_threads(plan: Plan) -> None:
-    wrong = []
-
     def run(batch: int) -> None:
         x = images(batch, batch)
         call = plan.bind(x)
         for _ in range(20):
-            if not np.allclose(call(), expected(x), rtol=1e-4, atol=1e-5):
-                wrong.append(batch)
+            np.testing.assert_allclose(call(), expected(x), rtol=1e-4, atol=1e-5)
 
-    threads = [threading.Thread(target=run, args=(batch,)) for batch in (1, 2, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(run, (1, 2, 2, 3))
 
 
 def test_a_bound_call_outlives_its_plan(plan: Plan) -> None:

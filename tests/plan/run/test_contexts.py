@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import in_threads
 
 
 @pytest.fixture
@@ -28,23 +29,8 @@ def plan(quick_device: Device, tmp_path: Path) -> Plan:
     return compiled(small(), quick_device, tmp_path)
 
 
-def in_threads(count: int, call: Callable[[int], None]) -> None:
-    """Calls a function in several threads at once, and raises what one of them raised."""
-    errors: list[BaseException] = []
-
-    def run(index: int) -> None:
-        try:
-            call(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def check(plan: Plan, seed: int) -> None:
+    assert_close(plan(images(2, seed)), expected(images(2, seed)))
 
 
 def held(plan: Plan, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -70,7 +56,7 @@ def test_a_further_context_computes_the_same(plan: Plan) -> None:
 def test_calls_of_several_threads_run_at_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     plan.contexts = 3
     held(plan, monkeypatch, 3)
-    in_threads(3, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
+    in_threads(partial(check, plan), range(3))
     assert plan.memory["activations"] == 3 * plan.context(2).buffers.activation_bytes
 
 
@@ -104,7 +90,7 @@ def test_further_calls_wait(plan: Plan) -> None:
             x = images(batch, seed)
             assert_close(plan(x), expected(x))
 
-    in_threads(8, call)
+    in_threads(call, range(8))
     most = sum(plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
     assert most <= plan.memory["activations"] <= 2 * most
 
@@ -122,7 +108,7 @@ def test_a_device_that_is_full_gives_fewer_contexts(plan: Plan, monkeypatch: pyt
 
     monkeypatch.setattr(plan._calls.contexts, "make", limited)
     held(plan, monkeypatch, 2)
-    in_threads(4, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
+    in_threads(partial(check, plan), range(4))
     assert made == [2, 2]
 
 
@@ -156,7 +142,7 @@ def test_a_plan_that_is_closed_during_calls_ends_them_whole_or_refuses_them(plan
                 return
             assert_close(y, expected(images(2, seed)))
 
-    in_threads(4, call)
+    in_threads(call, range(4))
     assert 0 in refused
 
 
@@ -191,7 +177,7 @@ def test_tensors_on_several_streams(on_cuda: Plan, torch: Any) -> None:
                     y = plan(x).cpu().numpy()
                     assert_close(y, expected(images(batch, index)))
 
-    in_threads(8, call)
+    in_threads(call, range(8))
     assert plan.memory["activations"] <= 4 * sum(
         plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.fixtures import needed
 from tests.model.onnx_models import model, save
 from tests.plan.device_stand_ins import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import until
 from tests.tolerances import normalised_error
 
 
@@ -53,13 +54,6 @@ def streaming(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     devices = [_device(name) for name in request.param.split(",")]
     return gossamer.compile(str(save(small(), tmp_path_factory.mktemp("streaming"))),
                             devices if devices[1:] else devices[0])
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
 
 
 def _threads() -> int:
@@ -200,7 +194,7 @@ def test_a_slow_consumer_bounds_what_is_read(streaming: Any, depth: int) -> None
     stream = streaming.stream(batches(), depth)
     for taken in range(1, 4):
         assert_close(next(stream), expected(images(1, taken - 1)))
-        _wait_for(lambda taken=taken: len(read) == 2 * depth * members + taken)
+        until(lambda taken=taken: len(read) == 2 * depth * members + taken)
         time.sleep(0.05)
         assert len(read) == 2 * depth * members + taken
     stream.close()
@@ -241,7 +235,7 @@ def test_a_stream_that_is_dropped_ends_its_threads(plan: Plan) -> None:
         assert_close(y, expected(images(2)))
         break
     gc.collect()
-    _wait_for(lambda: not _threads())
+    until(lambda: not _threads())
 
 
 def test_an_iterator_that_never_returns_does_not_hold_the_stream(
@@ -258,7 +252,7 @@ def test_an_iterator_that_never_returns_does_not_hold_the_stream(
     stream.close()
     assert _threads() == 1
     event.set()
-    _wait_for(lambda: not _threads())
+    until(lambda: not _threads())
 
 
 def test_streams_and_calls_share_a_plan(streaming: Any) -> None:
