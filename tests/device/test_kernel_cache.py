@@ -182,8 +182,7 @@ def test_folder_that_cannot_be_written_warns_once(folder: Path) -> None:
     folder.write_text("a file where the folder should be")
     with pytest.warns(GossamerWarning, match=f"{folder}.* cannot be written"):
         assert cached(("key",), lambda: b"built") == b"built"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert cached(("other",), lambda: b"other") == b"other"
 
 

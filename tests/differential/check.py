@@ -84,8 +84,7 @@ def compared(model: onnx.ModelProto, given: Arrays, way: str, seed: int, nan: bo
     if not expected or (not nan and any(map(_has_nan, expected[0]))):
         return None
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             plan = gossamer.compile(model.SerializeToString(), threads=1, **WAYS[way])
             made = plan(*[given[info.name] for info in plan.inputs])
     except GossamerError as error:

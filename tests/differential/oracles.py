@@ -26,8 +26,7 @@ def tried(model: onnx.ModelProto, given: Arrays, oracle: str = "plain") -> list[
             and any(node.op_type in _OTHER_BEFORE_13 for node in model.graph.node)):
         return None
     given = {info.name: given[info.name] for info in model.graph.input}
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         try:
             if oracle == "reference":
                 return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, given)]

@@ -97,8 +97,7 @@ def outcome(target: Target, files: Files, folder: Path) -> Outcome:
     started: list[str] = []
     _watch(started)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 read(target, files, folder)

@@ -159,15 +159,13 @@ def test_narrowing_is_said_once() -> None:
     assert texts == graph.warnings and len(texts) == 3
     assert "1 weights are float64 (first: 'w')" in texts[0]
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         gossamer.compile(graph, "host")
 
 
 def test_float64_is_kept_where_no_precision_is_given() -> None:
     x = np.random.default_rng(2).normal(size=(3, 4))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         plan = gossamer.compile(float64_network(), "host")
     assert [info.dtype for info in (*plan.inputs, *plan.outputs)] == ["float64", "float64"]
     expected = x * weights(4).astype(np.float64)

@@ -81,8 +81,7 @@ def run(library: str, name: str, options: argparse.Namespace, folder: Path) -> d
         pictures = torch.randn((PICTURES, *size), generator=generator).to(torch_device)
         module = with_statistics(module.to(torch_device), pictures)
         path = folder / f"{name}.onnx"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             torch.onnx.export(module.cpu(), pictures[:2].cpu(), str(path), opset_version=17,
                               input_names=["x"], output_names=["y"], dynamo=False,
                               dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})

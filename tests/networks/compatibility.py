@@ -184,8 +184,7 @@ def main() -> int:
                 options.only not in f"{entry['library']} {entry['name']}"):
             continue
         path = options.folder / entry["exporter"] / f"{entry['library']}-{entry['name']}.onnx"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             results.append(run(path, key, options.device, options.effort))
         append(file, results[-1])
         print(" ".join(map(str, results[-1].values())), flush=True)

@@ -115,8 +115,7 @@ PASSED = "passed"
 def by_gossamer(case: Case, device: str = "host") -> str:
     """Return PASSED, or why gossamer does not pass a case on a device."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             plan = gossamer.compile(case.model.SerializeToString(), device)
             names = [info.name for info in plan.inputs]
             for inputs, expected in case.data_sets:

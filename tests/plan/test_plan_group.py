@@ -102,8 +102,7 @@ def test_the_work_of_a_device_that_fails_is_done_again(good_calls: int, error: D
     assert group.device_names == "host"
     assert "host is left out: a bus" in group.report().warnings
     # it stays left out, without a further warning
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert len(list(group.stream(batches))) == 12
         assert_close(group(batches[0]), expected(batches[0]))
 
@@ -135,8 +134,7 @@ def test_the_last_device_that_is_lost_stays_to_say_so(tmp_path: Path) -> None:
 def test_too_little_memory_leaves_no_device_out(tmp_path: Path) -> None:
     failing = FailingHost(0, OutOfMemoryError("too little"))
     group = group_on([failing, LaterHost(failing)], tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert_close(next(group.stream([images(2)])), expected(images(2)))
         assert_close(group(images(2)), expected(images(2)))
     assert group.device_names == "host, host"

@@ -27,8 +27,7 @@ from tests.torch.small import images
 def fresh():
     torch._dynamo.reset()
     reports.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         yield
     torch._dynamo.reset()
 

@@ -71,8 +71,7 @@ def printed(way):
 @pytest.mark.parametrize(("way", "reference"), [(backend, "eager"), ("optimize", None)])
 def test_what_a_training_loop_prints(way, reference):
     """Dynamo itself draws other random numbers than eager torch, in checkpoints with dropout."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         numbers, state = printed(way)
         expected, expected_state = printed(reference)
     assert numbers == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -176,8 +176,7 @@ def test_a_few_whole_floats_may_be_labels(blobs: Blobs) -> None:
     mlp = MLP(hidden=(4,), epochs=1, device="host")
     with pytest.warns(GossamerWarning, match="only 3 different values, all whole: "):
         mlp.fit(x, labels.astype(float))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", GossamerWarning)
+    with warnings.catch_warnings(action="error", category=GossamerWarning):
         warnings.simplefilter("ignore", ConvergenceWarning)
         mlp.fit(x, labels)
         mlp.fit(x, np.arange(len(x)) * 1.0)
@@ -193,8 +192,7 @@ def test_training_that_does_not_converge_warns(blobs: Blobs) -> None:
     with pytest.warns(exceptions.ConvergenceWarning):
         mlp.fit(*blobs)
     for settings in ({"patience": None}, {"patience": 3, "epochs": 500, "learning_rate": 0.05}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ConvergenceWarning)
+        with warnings.catch_warnings(action="error", category=ConvergenceWarning):
             mlp.set_params(**settings).fit(*blobs)
 
 
@@ -252,8 +250,7 @@ def passed_checks(estimator: Any, exceptions: Collection[str]) -> tuple[set[str]
     for clone, check in checks.estimator_checks_generator(estimator):
         name = check.func.__name__
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 check(clone)
             passed.add(name)
         except SkipTest:

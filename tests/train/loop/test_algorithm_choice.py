@@ -87,8 +87,7 @@ def test_a_processor_that_trains_slowly_through_opencl_is_told_of() -> None:
     with pytest.warns(GossamerWarning, match="is a processor, on which persistent trains many "
                                              "times slower than NumPy: omit the device"):
         choose(BackpropProblem((784, 128, 10), 100, 100), device, None, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         choose(BackpropProblem(PUBLISHED, 100, 100), device, None, None)
         choose(BackpropProblem((784, 128, 10), 100, 100), device, None, "persistent")
         choose(BackpropProblem((784, 128, 10), 100, 100), RecordingDevice(), None, None)

@@ -241,8 +241,7 @@ def test_real_problems_have_real_sources(tmp_path, monkeypatch):
     conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
     algorithm = OPS["conv2d"].algorithms[0]
     result = Measurement(algorithm.name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         TuningCache(find("host"), tmp_path).put({conv: [result]})
     assert TuningCache(find("host"), tmp_path).get(conv) == [result]
 
