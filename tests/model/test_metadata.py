@@ -21,6 +21,7 @@ from gossamer.model.metadata import (
     metadata_of,
 )
 from gossamer.model.onnx_writer import to_onnx
+from tests.plan.small import reloaded
 
 FULL = ModelMetadata(
     ("ash", "elm"), True, (3, 4), 1 / 3,
@@ -54,8 +55,7 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     onnx.save(to_onnx(network(metadata)), tmp_path / "net.onnx")
     loaded = gossamer.load(tmp_path / "net.onnx")
     assert loaded.metadata == metadata
-    gossamer.compile(loaded, "host").save(tmp_path / "net.plan")
-    assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == metadata
+    assert reloaded(gossamer.compile(loaded, "host"), tmp_path).graph.metadata == metadata
     assert metadata_of(json.loads(json.dumps(asdict(metadata)))) == metadata
 
 

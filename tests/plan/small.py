@@ -49,6 +49,12 @@ def compiled(proto: onnx.ModelProto, device: Device, folder: Path, *,
     return gossamer.compile(str(save(proto, folder)), device, strict=strict)
 
 
+def reloaded(plan: Plan, folder: Path, device: Device | None = None) -> Plan:
+    """Returns what a plan becomes that is saved and loaded."""
+    plan.save(folder / "saved.plan")
+    return Plan.load(folder / "saved.plan", device)
+
+
 def assert_close(y: np.ndarray, reference: np.ndarray) -> None:
     """Fails unless floats are within the tolerance of a network, and all else is equal."""
     assert y.dtype == reference.dtype

@@ -25,7 +25,7 @@ from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.networks.compared import several
-from tests.plan.small import assert_as_runtime, compiled
+from tests.plan.small import assert_as_runtime, compiled, reloaded
 
 node = helper.make_node
 
@@ -71,8 +71,7 @@ def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, t
         rows = {row["layer"]: row for row in report.rows}
         for name in in_place(plan.program(1)):
             assert (rows[name]["config"], rows[name]["median_us"]) == ("in place", 0.0)
-    plan.save(tmp_path / "saved.plan")
-    saved = gossamer.Plan.load(tmp_path / "saved.plan", quick_device)
+    saved = reloaded(plan, tmp_path, quick_device)
     assert in_place(saved.program(1)) == in_place(plan.program(1))
     x = weights(1, 8, 8, 8)
     assert_as_runtime(saved, proto, x)
@@ -141,8 +140,7 @@ def test_channels_in_nhwc_are_written_where_they_belong(compiled_device: Device,
         assert in_place(plan.program(batch)) == {"half", "inner", "outer"}
         assert placed(plan.program(batch)) == {"first": (0, 16), "second": (16, 8),
                                                "pool": (24, 0)}
-    plan.save(tmp_path / "saved.plan")
-    saved = gossamer.Plan.load(tmp_path / "saved.plan", compiled_device)
+    saved = reloaded(plan, tmp_path, compiled_device)
     assert placed(saved.program(1)) == placed(plan.program(1))
     x = weights(1, 8, 8, 8)
     assert_as_runtime(saved, proto, x)

@@ -28,6 +28,7 @@ from tests.model.onnx_models import model, runtime
 from tests.model.readers.operator_cases import made
 from tests.networks.compared import session_of
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
+from tests.plan.small import reloaded
 
 RNG = np.random.default_rng(2)
 X = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
@@ -209,8 +210,7 @@ def test_a_part_in_float16_may_be_rounded() -> None:
 def test_it_is_measured_and_saved(tmp_path: Path) -> None:
     plan = gossamer.compile(sampled(), "host", effort="quick")
     y = plan(X, GRID)
-    plan.save(tmp_path / "sampled.plan")
-    np.testing.assert_array_equal(gossamer.Plan.load(tmp_path / "sampled.plan")(X, GRID), y)
+    np.testing.assert_array_equal(reloaded(plan, tmp_path)(X, GRID), y)
 
 
 @pytest.mark.parametrize("proto", [sampled(), choosing()], ids=["part", "tail"])
@@ -228,8 +228,7 @@ def test_outputs_whose_shape_the_data_decide(device: Device, tmp_path: Path) -> 
         np.testing.assert_array_equal(chosen, right[0])
         np.testing.assert_allclose(scores, right[1], rtol=1e-5, atol=1e-5)
     assert "the end of the network: ONNX Runtime computes 2 nodes" in str(plan.report())
-    plan.save(tmp_path / "choosing.plan")
-    loaded = gossamer.Plan.load(tmp_path / "choosing.plan", device)
+    loaded = reloaded(plan, tmp_path, device)
     np.testing.assert_array_equal(loaded(x=ROWS)[0], plan(ROWS)[0])
     with pytest.raises(InputError, match="cannot be bound: NonZero 'places'"):
         plan.bind(ROWS)

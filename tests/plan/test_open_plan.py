@@ -22,7 +22,7 @@ from gossamer.plan.plan import Plan
 from tests.golden import Golden
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.caches import empty_cache
-from tests.plan.small import assert_close
+from tests.plan.small import assert_close, reloaded
 
 SIZES = [(6, 5), (7, 9), (16, 16), (4, 30), (5, 5), (33, 8), (12, 12), (9, 9), (10, 20), (21, 3)]
 
@@ -89,8 +89,7 @@ def test_one_size_is_measured_and_the_others_take_its_choices(tmp_path: Path) ->
     x = picture(8, 6)
     assert_close(plan(x), expected(x))
     assert plan.at(x).tuner is None
-    plan.at(x).save(tmp_path / "other.plan")
-    assert_close(Plan.load(tmp_path / "other.plan")(x), expected(x))
+    assert_close(reloaded(plan.at(x), tmp_path)(x), expected(x))
     assert any("not measured: the choices are those of batch 1 of x of 3x6x5" in note
                for note in plan.report().notes)
 
@@ -126,8 +125,7 @@ def test_other_ways_to_call(tmp_path: Path) -> None:
     assert_close(out, right)
     assert_close(asyncio.run(plan.run_async(x)), right)
     assert_close(plan.bind(x)(), right)
-    plan.at(x).save(tmp_path / "one.plan")
-    assert_close(Plan.load(tmp_path / "one.plan")(x), right)
+    assert_close(reloaded(plan.at(x), tmp_path)(x), right)
     assert [info.shape for info in (*plan.inputs, *plan.outputs)] == [
         (None, 3, None, None), (None, None, None, None)]
     assert plan.profile().rows

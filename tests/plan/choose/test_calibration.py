@@ -39,7 +39,7 @@ from tests.golden import Golden
 from tests.model.onnx_models import model, save, weights
 from tests.plan import mixing
 from tests.plan.mixing import BY_IMAGE, MIXING, node
-from tests.plan.small import assert_close, expected, images, small
+from tests.plan.small import assert_close, expected, images, reloaded, small
 from tests.tolerances import normalised_error, tolerance
 
 
@@ -371,8 +371,7 @@ def test_between_its_ends_a_network_runs_in_float16(compiled_device: Device,
     (flat,) = program.aliases
     assert program.specs[flat].dtype == "float16"
 
-    plan.save(tmp_path / "small.plan")
-    loaded = Plan.load(tmp_path / "small.plan", compiled_device)
+    loaded = reloaded(plan, tmp_path, compiled_device)
     assert loaded(x).tobytes() == y.tobytes()
     assert [step.variant for step in loaded.program(3).steps] == [
         step.variant for step in program.steps]

@@ -21,7 +21,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import forms_of_layers, summarise
 from tests.model.onnx_models import model, runtime, save, weights
-from tests.plan.small import assert_as_runtime, compiled
+from tests.plan.small import assert_as_runtime, compiled, reloaded
 
 DEPTH = 48
 LEADING = [(5,), (2, 3), (2, 2, 3)]
@@ -115,8 +115,7 @@ def test_a_saved_plan_gives_the_same_bits(quick_device: Device, tmp_path: Path) 
     plan = compiled(block((2, 3)), quick_device, tmp_path)
     for batch in (1, 3):
         plan.program(batch)
-    plan.save(tmp_path / "block.plan")
-    loaded = Plan.load(tmp_path / "block.plan", quick_device)
+    loaded = reloaded(plan, tmp_path, quick_device)
     for batch in (0, 1, 3):
         x = drawn(batch, (2, 3))
         np.testing.assert_array_equal(loaded(x), plan(x))

@@ -20,7 +20,7 @@ from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even, reason_lines
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.plan.small import save, small
+from tests.plan.small import reloaded, save, small
 
 SLOWER = "the best algorithm that skips them is no faster"
 
@@ -115,8 +115,7 @@ def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
     plan = gossamer.compile(pruned(tmp_path), "host")
     lines = plan.report(1).zeros_lines
     assert "this plan has no times of algorithms; set an effort" in lines[1]
-    plan.save(tmp_path / "a.plan")
-    loaded = Plan.load(tmp_path / "a.plan")
+    loaded = reloaded(plan, tmp_path)
     assert "this plan has no times of algorithms; set an effort" in str(loaded.report(1))
 
 

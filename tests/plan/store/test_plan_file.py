@@ -30,7 +30,7 @@ from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import model, weights
-from tests.plan.small import assert_close, compiled, expected, images, save, small
+from tests.plan.small import assert_close, compiled, expected, images, reloaded, save, small
 
 
 @pytest.fixture
@@ -113,8 +113,7 @@ def test_an_empty_batch_has_choices_of_its_own(tmp_path: Path) -> None:
     plan = compiled(small(), find("host"), tmp_path)
     for batch in (1, 0):
         plan.program(batch)
-    plan.save(tmp_path / "a.plan")
-    loaded = Plan.load(tmp_path / "a.plan")
+    loaded = reloaded(plan, tmp_path)
     assert loaded.planned_batches == [0, 1]
     for batch in (0, 1):
         assert_close(loaded(images(batch)), expected(images(batch)))
@@ -123,8 +122,7 @@ def test_an_empty_batch_has_choices_of_its_own(tmp_path: Path) -> None:
 def test_another_batch_takes_the_nearest_choices_and_says_so(
         measured: Callable[[], Plan], tmp_path: Path) -> None:
     plan = measured()
-    plan.save(tmp_path / "a.plan")
-    loaded = Plan.load(tmp_path / "a.plan")
+    loaded = reloaded(plan, tmp_path)
     for batch, nearest in ((3, 4), (2, 1), (9, 4)):
         x = images(batch)
         assert_close(loaded(x), expected(x))
@@ -138,8 +136,7 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
              if step.layer.name != "classes" and not step.layer.inserted}
             for steps in (loaded.program(batch).steps, plan.program(nearest).steps))
         assert loaded_choices == choices_of_nearest
-    loaded.save(tmp_path / "b.plan")
-    assert Plan.load(tmp_path / "b.plan").planned_batches == [1, 4]
+    assert reloaded(loaded, tmp_path).planned_batches == [1, 4]
 
 
 def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Path) -> None:
@@ -179,12 +176,11 @@ def test_equal_weights_are_stored_once_and_exactly(tmp_path: Path) -> None:
                    node("Conv", ["p", "b"], ["y"], pads=[1, 1, 1, 1])],
                   {"x": ["N", 4, 5, 5]}, {"y": 4}, {"a": shared, "b": shared.copy()})
     plan = gossamer.compile(str(save(proto, tmp_path)), "host")
-    plan.save(tmp_path / "a.plan")
-    loaded = Plan.load(tmp_path / "a.plan")
+    loaded = reloaded(plan, tmp_path)
     for name, array in plan.graph.constants.items():
         assert loaded.graph.constants[name].tobytes() == array.tobytes()
     shapes = [np.load(io.BytesIO(data)).shape
-              for name, data in entries(tmp_path / "a.plan").items() if name.endswith(".npy")]
+              for name, data in entries(tmp_path / "saved.plan").items() if name.endswith(".npy")]
     assert shapes.count((4, 4, 3, 3)) == 1
 
 

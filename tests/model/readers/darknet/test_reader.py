@@ -23,7 +23,7 @@ from tests.model.executor import execute
 from tests.model.readers.darknet.interpreter import parse, random_weights
 from tests.model.readers.darknet.networks import NETWORKS, conv, head, net, section
 from tests.networks.compared import several
-from tests.plan.small import assert_as_runtime
+from tests.plan.small import assert_as_runtime, reloaded
 from tests.tolerances import normalised_error, tolerance
 
 EXACT = 1e-6
@@ -61,8 +61,7 @@ def test_networks_that_people_publish(name: str, tmp_path: Path) -> None:
     onnx.save(to_onnx(graph), tmp_path / "net.onnx")
     assert_as_runtime(plan, to_onnx(graph), images)
     assert gossamer.load(tmp_path / "net.onnx").metadata == graph.metadata
-    plan.save(tmp_path / "net.plan")
-    assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == graph.metadata
+    assert reloaded(plan, tmp_path).graph.metadata == graph.metadata
 
 
 def test_devices_compute_the_same(quick_device, tmp_path: Path) -> None:

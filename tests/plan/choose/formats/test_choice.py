@@ -38,6 +38,7 @@ from tests.plan.choose.formats.toy import (
     two_layers,
 )
 from tests.plan.choose.fusions.toy import make_plan
+from tests.plan.small import reloaded
 from tests.tolerances import normalised_error, tolerance
 
 BITS = Format("packed32", "bits")
@@ -75,8 +76,7 @@ def test_one_writes_what_the_other_reads(kind: str, packed: Format, facts: objec
     assert steps(plan) == [("conv0", "writer"), ("conv1", "reader")]
     assert plan.program(2).specs["middle"].format == packed
     assert_right(plan, graph)
-    plan.save(tmp_path / "packed.plan")
-    loaded = Plan.load(tmp_path / "packed.plan")
+    loaded = reloaded(plan, tmp_path)
     assert steps(loaded) == steps(plan)
     np.testing.assert_array_equal(loaded(images()), plan(images()))
 

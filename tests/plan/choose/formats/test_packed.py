@@ -27,6 +27,7 @@ from gossamer.plan.tune.space import Space
 from gossamer.tensor import AXES, Format, TensorSpec, default_spec, memory_format
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS, ToyConv, images, two_layers
 from tests.plan.choose.fusions.toy import make_plan
+from tests.plan.small import reloaded
 
 SIGNS = (35, 9, 7)
 SIGN_OR_0 = Expression(1, (
@@ -69,8 +70,7 @@ def test_pools_stay_packed_where_they_are_forced(quick_compiled: Device, kind: s
     first = windows.max(axis=(4, 5))
     second = np.lib.stride_tricks.sliding_window_view(first, (2, 2), (2, 3)).max(axis=(4, 5))
     np.testing.assert_array_equal(plan(x), second)
-    plan.save(tmp_path / "packed.plan")
-    np.testing.assert_array_equal(Plan.load(tmp_path / "packed.plan")(x), second)
+    np.testing.assert_array_equal(reloaded(plan, tmp_path)(x), second)
 
 
 def test_layers_of_signs_are_computed_on_bits_without_measurements(

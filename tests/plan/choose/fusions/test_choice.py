@@ -27,6 +27,7 @@ from tests.plan.choose.fusions.toy import (
     step_names,
     with_algorithm,
 )
+from tests.plan.small import reloaded
 from tests.tolerances import normalised_error, tolerance
 
 ALONE = 3 * ALONE_US
@@ -126,8 +127,7 @@ def test_a_saved_plan_keeps_its_fusions(monkeypatch: pytest.MonkeyPatch, tmp_pat
     plan = make_plan(blocks(2), tmp_path)
     x = images(2)
     y = plan(x)
-    plan.save(tmp_path / "blocks.plan")
-    loaded = Plan.load(tmp_path / "blocks.plan")
+    loaded = reloaded(plan, tmp_path)
     assert step_names(loaded) == step_names(plan) == [FUSION, FUSION.replace("0", "1")]
     np.testing.assert_array_equal(loaded(x), y)
     # another batch size takes the fusions too
@@ -135,7 +135,7 @@ def test_a_saved_plan_keeps_its_fusions(monkeypatch: pytest.MonkeyPatch, tmp_pat
     np.testing.assert_array_equal(loaded(images(5)), plan(images(5)))
     monkeypatch.setattr(FusedBlock, "patterns", (("conv2d", "conv2d"),))
     with pytest.raises(InputError, match="cannot be computed as planned"):
-        Plan.load(tmp_path / "blocks.plan")
+        Plan.load(tmp_path / "saved.plan")
 
 
 def test_another_batch_size_falls_back_to_layers(monkeypatch: pytest.MonkeyPatch,
@@ -143,8 +143,7 @@ def test_another_batch_size_falls_back_to_layers(monkeypatch: pytest.MonkeyPatch
     set_costs(monkeypatch, 1.0)
     plan = make_plan(blocks(1), tmp_path)
     plan.program(2)
-    plan.save(tmp_path / "blocks.plan")
-    loaded = Plan.load(tmp_path / "blocks.plan")
+    loaded = reloaded(plan, tmp_path)
     supports = FusedBlock.supports
     monkeypatch.setattr(FusedBlock, "supports", lambda self, problem, device: (
         supports(self, problem, device) if problem.inputs[0].shape[0] == 2 else "batch 2 only"))

@@ -15,11 +15,11 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.plan import Plan
 from gossamer.plan.tune.network_reference import reference
 from gossamer.tensor import Format, TensorSpec
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS, ToyConv, add_algorithms, images, set_costs
 from tests.plan.choose.fusions.toy import FusedBlock, make_plan, no_comparison, with_algorithm
+from tests.plan.small import reloaded
 from tests.tolerances import normalised_error, tolerance
 
 BITS = Format("packed32", "bits")
@@ -85,8 +85,7 @@ def test_both_outputs_go_to_their_readers(tmp_path: Path) -> None:
     x = images()
     for y, expected in zip(plan(x), reference(graph, {"x": x}).values(), strict=True):
         assert normalised_error(y, expected) <= tolerance("network")
-    plan.save(tmp_path / "two.plan")
-    for y, other in zip(Plan.load(tmp_path / "two.plan")(x), plan(x), strict=True):
+    for y, other in zip(reloaded(plan, tmp_path)(x), plan(x), strict=True):
         np.testing.assert_array_equal(y, other)
 
 

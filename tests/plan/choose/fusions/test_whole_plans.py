@@ -24,6 +24,7 @@ from tests.plan.choose.fusions.toy import (
     step_names,
     with_algorithm,
 )
+from tests.plan.small import reloaded
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +56,7 @@ def test_a_fusion_that_is_slower_as_a_whole_is_left(monkeypatch: pytest.MonkeyPa
     assert plan.report(2).rows[0]["rejected"][NAME] == (
         f"{FUSION}: 25.0 us against 30.0 us, but the plan is no faster with it")
     y = plan(images(2))
-    plan.save(tmp_path / "a.plan")
-    loaded = type(plan).load(tmp_path / "a.plan")
+    loaded = reloaded(plan, tmp_path)
     np.testing.assert_array_equal(loaded(images(2)), y)
 
 
