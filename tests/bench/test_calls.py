@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import ROUNDS, Call, CallTimes, Load, in_turn
 from gossamer.bench.calls import BOUND, latency_case
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import OWN, TENSORS, AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.work import OWN, TENSORS, AbsentError, CalledContender
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
 
@@ -38,9 +39,7 @@ def test_tensors_need_an_nvidia_gpu_and_torch(monkeypatch: pytest.MonkeyPatch, c
     class NetworkAskedError(Exception):
         """The network was made, so that nothing is missing."""
 
-    def make(batch: int) -> PeerNetwork:
-        raise NetworkAskedError
-
+    make = Mock(side_effect=NetworkAskedError)
     setting: Any = SimpleNamespace(device=SimpleNamespace(name="cuda:7", runs_cuda_libraries=cuda))
     monkeypatch.setattr(calls, "find_spec", lambda name: object() if torch else None)
     with pytest.raises(NetworkAskedError if cuda and torch else AbsentError, match=(
@@ -59,23 +58,18 @@ def _contender(name: str, value: float) -> Any:
                                    lambda y: y, "row", "")
 
 
-def _absent() -> CalledContender:
-    raise AbsentError("not installed")
-
-
 def test_wrong_and_absent_peers_are_listed() -> None:
     stamp = Stamp.of(find("host"), "a test")
+    absent = Mock(side_effect=AbsentError("not installed"))
     result = call_contest.run(_case({OWN: _contender(OWN, 1), "wrong": _contender("wrong", 2),
-                                     "away": _absent}), stamp)
+                                     "away": absent}), stamp)
     assert [row.contender for row in result.rows] == [OWN]
     assert result.absent == {"away": "not installed"}
     assert "the result is wrong" in result.failed["wrong"]
 
 
 def test_an_error_of_gossamer_ends_the_case() -> None:
-    def failing() -> CalledContender:
-        raise DeviceError("a kernel failed")
-
+    failing = Mock(side_effect=DeviceError("a kernel failed"))
     stamp = Stamp.of(find("host"), "a test")
     with pytest.raises(DeviceError, match="a kernel failed"):
         call_contest.run(_case({BOUND: failing}), stamp)
@@ -155,9 +149,7 @@ def test_one_thread_is_the_callers() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_ends_its_contender_only(threads: int) -> None:
-    def failing() -> object:
-        raise ValueError("no memory")
-
+    failing = Mock(side_effect=ValueError("no memory"))
     failed, times = in_turn([lambda: failing, lambda: lambda: None],
                             Load(threads=threads, seconds=0.01))
     assert isinstance(failed, ValueError) and isinstance(times, CallTimes)

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -224,11 +225,8 @@ def test_a_full_disk_is_named(full, own_cache, tmp_path, monkeypatch):
     file = tmp_path / "host.json"
     run("export", file, "--device", "host")
     before = file.read_bytes()
-
-    def fill_up(*paths):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("gossamer.io.output_files.os.replace", fill_up)
+    monkeypatch.setattr("gossamer.io.output_files.os.replace",
+                        Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     assert fails("export", file, "--device", "host").endswith(
         f"export {file}: cannot be written: No space left on device")
     assert file.read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -54,10 +55,7 @@ def test_what_is_there_stays(wheels: Path, tmp_path: Path) -> None:
 
 def test_wheels_that_are_not_installed(wheels: Path, tmp_path: Path,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise InputError("MNIST is not installed")
-
-    monkeypatch.setattr(sources, "mnist", absent)
+    monkeypatch.setattr(sources, "mnist", Mock(side_effect=InputError("MNIST is not installed")))
     (wheels / "skimage").rename(wheels / "other")
     lines = succeeds("samples", tmp_path / "new").stderr.splitlines()
     assert lines == [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,10 +150,7 @@ def test_inspect(tiny):
 
 
 def failing(monkeypatch, error):
-    def load(*_, **__):
-        raise error
-
-    monkeypatch.setattr(gossamer, "load", load)
+    monkeypatch.setattr(gossamer, "load", Mock(side_effect=error))
 
 
 def test_ctrl_c(monkeypatch):

@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -208,11 +209,7 @@ def test_failed_write_leaves_nothing_behind(
 ) -> None:
     target = folder / "file"
     assert write_atomically(target, b"first")
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.warns(GossamerWarning, match="No space left"):
         assert not write_atomically(target, b"second")
     assert target.read_bytes() == b"first"

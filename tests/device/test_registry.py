@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,10 +83,8 @@ def test_a_driver_without_devices_is_not_called_missing(
 def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     import gossamer.device.registry as module
 
-    def wrong(device: Device) -> None:
-        raise DeviceError("it computed wrong numbers")
-
-    monkeypatch.setattr(module, "self_check", wrong)
+    wrong = DeviceError("it computed wrong numbers")
+    monkeypatch.setattr(module, "self_check", Mock(side_effect=wrong))
     monkeypatch.setattr(module, "_candidates", {})
     entries = [entry for entry in devices() if entry.name[-1].isdigit()]
     assert all(entry.problem == "it computed wrong numbers" for entry in entries)
@@ -94,9 +93,7 @@ def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyP
 def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     import gossamer.device.registry as module
 
-    def fail() -> Device:
-        raise DeviceError("its fan fell off")
-
+    fail = Mock(side_effect=DeviceError("its fan fell off"))
     gpu = module._DeviceProbe("cuda:0", "some GPU", fail, True)
     host = module._DeviceProbe("host", "NumPy", module.HostDevice, True)
     monkeypatch.setattr(module, "_candidates", {"cuda": [gpu], "opencl": [], "host": [host]})

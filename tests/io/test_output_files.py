@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,11 +20,8 @@ def tiny(tmp_path):
 def test_failed_writing_leaves_nothing(tiny, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     (tmp_path / "y.npy").write_bytes(b"older")
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(output_files.np.lib.format, "write_array", full)
+    monkeypatch.setattr(output_files.np.lib.format, "write_array",
+                        Mock(side_effect=OSError(28, "No space left on device")))
     result = gossamer_cli("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
                           "--output", tmp_path / "y.npy")
     assert result.exit_code == 2 and "No space left" in result.stderr

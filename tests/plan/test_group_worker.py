@@ -6,6 +6,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,13 +120,9 @@ def test_a_processor_computes_one_batch_at_a_time(tmp_path: Path) -> None:
 ])
 def test_errors_that_are_sent(error: Exception, kind: type, text: str) -> None:
     here, there = Pipe()
-
-    def fail() -> None:
-        raise error
-
     with here, there:
         worker: Any = type("", (), {"problem": "slow"})
-        group_worker._answer(there, worker, 7, fail)
+        group_worker._answer(there, worker, 7, Mock(side_effect=error))
         number, sent, problem = here.recv()
     assert (number, type(sent), problem) == (7, kind, "slow")
     assert text in str(sent)

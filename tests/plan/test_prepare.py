@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -137,11 +138,7 @@ def test_a_layer_that_cannot_be_built_is_told_of(
         side_by_side: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = compiled(small(), HOST, tmp_path)
     plan.program(2)
-
-    def broken(*arguments: Any) -> State:
-        raise ValueError("no such tile")
-
-    monkeypatch.setattr(HostIm2col, "prepare", broken)
+    monkeypatch.setattr(HostIm2col, "prepare", Mock(side_effect=ValueError("no such tile")))
     with pytest.raises(ValueError, match="no such tile"):
         plan.context(2)
 

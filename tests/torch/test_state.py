@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
+from unittest.mock import Mock
 
 import pytest
 
@@ -306,10 +307,8 @@ def test_what_optimize_refuses_is_untouched(function):
 
 
 def test_what_fails_in_conversion_is_left_to_torch(module, monkeypatch):
-    def fails(*arguments, **options):
-        raise NameError("cond_true_0")
-
-    monkeypatch.setattr("gossamer.torch.backend.optimize", fails)
+    monkeypatch.setattr("gossamer.torch.backend.optimize",
+                        Mock(side_effect=NameError("cond_true_0")))
     compiled = torch.compile(module, backend=backend)
     assert_equal(called(compiled, [images()]), called(module, [images()]), [], [])
     assert reports[-1].taken == 0 and "cond_true_0" in str(reports[-1])

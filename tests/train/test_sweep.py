@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -506,15 +507,11 @@ def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_befo
     stop_before(3)
     first, _ = _stopped([base], {}, *blobs, checkpoint=tmp_path / "c")
     stop_before(1)
-    monkeypatch.setattr(TrainLoop, "__init__", _interrupted)
+    monkeypatch.setattr(TrainLoop, "__init__", Mock(side_effect=KeyboardInterrupt))
     second, _ = _stopped([base], {}, *blobs, checkpoint=tmp_path / "c", resume=True)
     assert second.rows[0]["state"] == "stopped after epoch 2"
     np.testing.assert_array_equal(second.networks[0].predict(blobs[0]),
                                   first.networks[0].predict(blobs[0]))
-
-
-def _interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:

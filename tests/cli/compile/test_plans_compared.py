@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from onnx import helper
@@ -83,11 +84,8 @@ def test_the_next_choice_is_compared_from_end_to_end(
 def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
         run: Run, separable: Path, wholes: list[int], tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(tasks: Any, **options: Any) -> list[Timing]:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(plan_times, "interleave", interrupted)
+        patch.setattr(plan_times, "interleave", Mock(side_effect=KeyboardInterrupt))
         result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan", code=130)
     match = re.match(r"error: interrupted: (\d+) candidates measured, stored in ", result.stderr)
     assert match and not (tmp_path / "a.plan").exists()

@@ -3,6 +3,7 @@
 import json
 import re
 from importlib.util import find_spec
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -155,10 +156,7 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
 
 
 def test_disk_full(samples, model, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("os.replace", Mock(side_effect=OSError(28, "No space left on device")))
     result = gossamer_cli(*train(samples, model))
     assert result.exit_code == 2 and result.stderr.endswith(
         "No space left on device; the trained weights are lost: use --checkpoint FILE to save "

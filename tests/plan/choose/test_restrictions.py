@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -210,10 +210,8 @@ def test_tiles_that_were_listed_for_another_precision_are_found() -> None:
 
 def test_other_precisions_are_not_listed_where_that_is_not_needed(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    def variants(*_: Any) -> Iterator[Variant]:
-        raise AssertionError("all variants were listed")
-
     device = RecordingDevice()
     variant = next(iter(InvertedResidualMma().variants_in(PROBLEM, device, ("fp16",))))
-    monkeypatch.setattr(InvertedResidualMma, "variants", variants)
+    monkeypatch.setattr(InvertedResidualMma, "variants",
+                        Mock(side_effect=AssertionError("all variants were listed")))
     assert isinstance(restored(variant, device), LayerChoice)

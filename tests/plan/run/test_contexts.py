@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -114,9 +115,7 @@ def test_a_device_that_is_full_gives_fewer_contexts(plan: Plan, monkeypatch: pyt
 
 def test_a_first_context_that_cannot_be_made_is_an_error_each_time(
         plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(batch: int, stream: Any) -> Context:
-        raise OutOfMemoryError("no memory left")
-
+    full = Mock(side_effect=OutOfMemoryError("no memory left"))
     with monkeypatch.context() as patch:
         patch.setattr(plan._calls.contexts, "make", full)
         for _ in range(2):

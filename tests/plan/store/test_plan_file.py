@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -213,11 +214,8 @@ def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
 
 def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, before = Plan.load(file), file.read_bytes()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", Mock(side_effect=full))
     with pytest.raises(InputError, match=r"small.plan: cannot be written: No space left"):
         plan.save(file)
     assert file.read_bytes() == before
@@ -277,10 +275,7 @@ def test_a_plan_of_another_library_is_refused(file: Path, monkeypatch: pytest.Mo
 
 def test_libraries_that_a_plan_does_not_take_are_not_asked(
         file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unasked(self: Cudnn, device: Device) -> str:
-        raise AssertionError("cuDNN was loaded")
-
-    monkeypatch.setattr(Cudnn, "version", unasked)
+    monkeypatch.setattr(Cudnn, "version", Mock(side_effect=AssertionError("cuDNN was loaded")))
     Plan.load(file).save(file)
     assert Plan.load(file).planned_batches == [1]
 

@@ -42,14 +42,6 @@ def good_file(folder):
     return stored.path, database.read(stored.path)
 
 
-def raising(error):
-    """Returns a function that takes anything and raises an error."""
-    def function(*_, **__):
-        raise error
-
-    return function
-
-
 def disk_error(code, text):
     """Returns the error that SQLite gives with a code."""
     error = sqlite3.OperationalError(text)

@@ -5,6 +5,7 @@ import os
 import random
 import sqlite3
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,6 @@ from tests.plan.store.tuning_cache.measurements import (
     good_file,
     measured,
     problem,
-    raising,
 )
 
 
@@ -182,11 +182,7 @@ def test_what_is_no_file_is_set_aside(tmp_path, kind):
 def test_a_file_that_cannot_be_set_aside_is_left_as_it_is(tmp_path, monkeypatch):
     path, _ = good_file(tmp_path)
     path.write_text("bad")
-
-    def refused(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(Path, "rename", Mock(side_effect=PermissionError(13, "Permission denied")))
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
     with pytest.warns(GossamerWarning, match=r"cannot be written \(Permission denied"):
@@ -200,7 +196,7 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path, monkeypatch):
     path, content = good_file(tmp_path)
     stored = cache(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", raising(disk_error(
+        patch.setattr(sqlite3, "connect", Mock(side_effect=disk_error(
             sqlite3.SQLITE_CANTOPEN, "unable to open database file")))
         assert stored.get(problem()) is None
         with pytest.warns(GossamerWarning, match="unable to open database file"):
