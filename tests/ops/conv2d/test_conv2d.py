@@ -39,15 +39,24 @@ pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
 @st.composite
-def problems(draw: st.DrawFn, depthwise: bool) -> Conv2dProblem:
-    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
-    groups = draw(st.sampled_from([3, 4, 8])) if depthwise else draw(st.sampled_from([1, 1, 2, 3]))
-    channels = groups if depthwise else groups * draw(st.sampled_from([1, 3, 4]))
-    out_channels = groups * draw(st.sampled_from([1, 1, 2] if depthwise else [1, 4, 5, 12]))
-    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
-    return Conv2dProblem(draw(st.sampled_from([0, 1, 2, 3])), channels, draw(st.integers(5, 9)),
-                         draw(st.integers(5, 9)), out_channels, kernel, stride, pads, dilation,
-                         groups, draw(st.sampled_from(EPILOGUES)))
+def small_problems(draw: st.DrawFn, *, batches: Sequence[int] = (0, 1, 2, 3),
+                   groups: Sequence[int] = (1, 1, 2, 3), channels: Sequence[int] = (1, 3, 4),
+                   out_channels: Sequence[int], epilogues: Sequence[Epilogue] = EPILOGUES
+                   ) -> Conv2dProblem:
+    """Draws a convolution of small images. channels, out_channels: those of each group."""
+    count = draw(st.sampled_from(groups))
+    return Conv2dProblem(
+        draw(st.sampled_from(batches)), count * draw(st.sampled_from(channels)),
+        draw(st.integers(5, 9)), draw(st.integers(5, 9)),
+        count * draw(st.sampled_from(out_channels)), draw(pairs), draw(pairs),
+        tuple(draw(st.integers(0, 2)) for _ in range(4)),
+        draw(st.tuples(*[st.integers(1, 2)] * 2)), count, draw(st.sampled_from(epilogues)))
+
+
+def problems(depthwise: bool) -> st.SearchStrategy[Conv2dProblem]:
+    if depthwise:
+        return small_problems(groups=[3, 4, 8], channels=[1], out_channels=[1, 1, 2])
+    return small_problems(out_channels=[1, 4, 5, 12])
 
 
 Selection = Callable[[list[Variant]], list[Variant]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import WeightsInfo
+from tests.ops.conv2d.test_conv2d import small_problems
 from tests.ops.harness import check_every_bit
 
 SCALED = WeightsInfo(scaled_signs=True)
@@ -39,22 +42,15 @@ ABOVE = Expression(2, (
 """1 where a value reaches a threshold, else -1."""
 EPILOGUES = (Epilogue(), BATCH_NORM_SIGN, BATCH_NORM_BITS, RESIDUAL, RESIDUAL_BITS, BAND_SIGN)
 
-_pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
 @st.composite
 def problems(draw: st.DrawFn, largest: int = 70) -> Conv2dProblem:
     """Returns any small convolution of signs, with channels that fill words and that do not."""
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    channels = draw(st.sampled_from([1, 3, 31, 32, 33, 64, largest]))
-    out_channels = draw(st.sampled_from([1, 5, 32, 64, largest]))
+    problem = draw(small_problems(
+        batches=[0, 1, 2], groups=[1, 1, 1, 2, 3], channels=[1, 3, 31, 32, 33, 64, largest],
+        out_channels=[1, 5, 32, 64, largest], epilogues=EPILOGUES))
     known = draw(st.sampled_from([PLUS_MINUS_ONE, PLUS_MINUS_ONE, TERNARY, integers(0, 1)]))
-    epilogue = draw(st.sampled_from(EPILOGUES))
-    return Conv2dProblem(
-        draw(st.sampled_from([0, 1, 2])), channels * groups, draw(st.integers(5, 9)),
-        draw(st.integers(5, 9)), out_channels * groups, draw(_pairs), draw(_pairs),
-        tuple(draw(st.integers(0, 2)) for _ in range(4)), draw(st.tuples(*[st.integers(1, 2)] * 2)),
-        groups, epilogue, SCALED, (known, *[integers(-4, 4)] * epilogue.tensor_count))
+    return replace(problem, weights_info=SCALED,
+                   facts=(known, *[integers(-4, 4)] * problem.epilogue.tensor_count))
 
 
 def weights_of(problem: Conv2dProblem | GemmProblem, rng: np.random.Generator

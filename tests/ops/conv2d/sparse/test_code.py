@@ -27,6 +27,7 @@ from tests.ops.conv2d.sparse.sparse_weights import (
     sparse,
     with_density,
 )
+from tests.ops.conv2d.test_conv2d import small_problems
 from tests.ops.harness import random_inputs, random_weights
 from tests.simulated.device import H200
 from tests.tolerances import normalised_error, tolerance
@@ -69,18 +70,9 @@ def check_config(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mappin
     assert normalised_error(first, expected) <= tolerance("conv2d", "fp16" if halves else "fp32")
 
 
-pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@st.composite
-def problems(draw: st.DrawFn, batches: Sequence[int]) -> Conv2dProblem:
-    groups = draw(st.sampled_from([1, 1, 2]))
-    return Conv2dProblem(
-        draw(st.sampled_from(batches)), groups * draw(st.sampled_from([1, 3, 5])),
-        draw(st.integers(5, 9)), draw(st.integers(5, 8)), groups * draw(st.sampled_from([1, 4, 7])),
-        draw(pairs), draw(pairs), tuple(draw(st.integers(0, 2)) for _ in range(4)),
-        draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), groups,
-        draw(st.sampled_from(EPILOGUES)))
+def problems(batches: Sequence[int]) -> st.SearchStrategy[Conv2dProblem]:
+    return small_problems(batches=batches, groups=[1, 1, 2], channels=[1, 3, 5],
+                          out_channels=[1, 4, 7], epilogues=EPILOGUES)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from gossamer.tensor import pack, unpack
 from gossamer_bench.sparse_files import read_sparse
 from tests.fixtures import is_slow
 from tests.ops.conv2d.sparse.sparse_weights import sparse
-from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, small_problems
 from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.tolerances import normalised_error, tolerance
 
@@ -52,18 +53,7 @@ def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device
                    device, variants, weights, inputs, supported=False)
 
 
-pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> Conv2dProblem:
-    groups = draw(st.sampled_from([1, 1, 2, 3]))
-    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
-    return Conv2dProblem(
-        draw(st.sampled_from([0, 1, 2, 3])), groups * draw(st.sampled_from([1, 3, 4])),
-        draw(st.integers(5, 9)), draw(st.integers(5, 9)),
-        groups * draw(st.sampled_from([1, 4, 5])), draw(pairs), draw(pairs), pads,
-        draw(st.tuples(*[st.integers(1, 2)] * 2)), groups, draw(st.sampled_from(EPILOGUES)))
+problems = partial(small_problems, out_channels=[1, 4, 5])
 
 
 @given(problem=problems(), density=st.sampled_from([0.0, 0.1, 0.4, 0.7]),
