@@ -1,4 +1,5 @@
-"""What kernels do with the memory of a device, and a lock that tells who holds it."""
+"""What kernels do with the memory of a device, page-locked memory, arrays of another library, and a
+lock that tells who holds it."""
 
 from __future__ import annotations
 
@@ -41,6 +42,33 @@ def self_check_of(device: Device, buffer: Buffer) -> Callable[[Any], None]:
     """Returns work on a stream: the kernel SELF_CHECK for the first 8 numbers of a buffer."""
     kernel = device.compile(SELF_CHECK)
     return lambda stream: device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+
+
+class PageLocked(Device):
+    """A device whose page-locked memory is ordinary memory, which `locked` lists."""
+
+    locks_pages = True
+    locked: list[np.ndarray]
+
+    def page_locked(self, nbytes: int) -> np.ndarray:
+        self.locked.append(np.full(nbytes, 255, np.uint8))
+        return self.locked[-1]
+
+    def is_page_locked(self, array: np.ndarray) -> bool:
+        return any(np.shares_memory(array, memory) for memory in self.locked)
+
+
+class ForeignArray:
+    """An array in host memory of a library that supports DLPack."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
 
 
 class NotingLock:

@@ -12,6 +12,7 @@ import pyopencl as cl
 from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
 from gossamer.device.opencl_driver import Command
+from tests.device.helpers import PageLocked
 
 
 class Addressed(Buffer):
@@ -125,32 +126,18 @@ def _memory(buffer: Buffer) -> OpenCLBuffer:
     return memory
 
 
-class LaterDevice(OpenCLDevice):
+class LaterDevice(PageLocked, OpenCLDevice):
     """PoCL with page-locked memory. What is written later is copied when the stream next has other
-    work or is waited for, and what is read later when it is waited for.
-
-    locked: the page-locked arrays.
-    """
+    work or is waited for, and what is read later when it is waited for."""
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         super().__init__(pocl.handle, 0)
-        self.locked: list[np.ndarray] = []
+        self.locked = []
         self._pending: dict[int, list[Callable[[], None]]] = {}
 
     @property
     def on_processors(self) -> bool:
         return False
-
-    @property
-    def locks_pages(self) -> bool:
-        return True
-
-    def page_locked(self, nbytes: int) -> np.ndarray:
-        self.locked.append(np.full(nbytes, 255, np.uint8))
-        return self.locked[-1]
-
-    def is_page_locked(self, array: np.ndarray) -> bool:
-        return any(np.shares_memory(array, memory) for memory in self.locked)
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         assert self.is_page_locked(array), "the driver would wait for a copy of other memory"

@@ -19,6 +19,7 @@ from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
+from tests.device.helpers import ForeignArray
 from tests.fixtures import is_slow
 from tests.golden import Golden
 from tests.model.onnx_models import model, runtime, weights
@@ -160,21 +161,8 @@ def test_a_closed_plan_refuses_calls(quick_device: Device, tmp_path: Path) -> No
     assert plan.report(2).rows
 
 
-class Foreign:
-    """An array in host memory of a library that supports DLPack."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-
 def test_a_tensor_that_requires_a_gradient_is_told_so(plan: Plan) -> None:
-    class Tensor(Foreign):
+    class Tensor(ForeignArray):
         requires_grad = True
 
     with pytest.raises(InputError, match=r"requires a gradient.*pass x.detach\(\)"):
@@ -183,9 +171,9 @@ def test_a_tensor_that_requires_a_gradient_is_told_so(plan: Plan) -> None:
 
 def test_arrays_of_other_libraries_in_host_memory(plan: Plan) -> None:
     x = images(2)
-    assert_close(plan(Foreign(x)), expected(x))
+    assert_close(plan(ForeignArray(x)), expected(x))
     with pytest.raises(InputError, match="'x' has dtype float64"):
-        plan(Foreign(x.astype(np.float64)))
+        plan(ForeignArray(x.astype(np.float64)))
 
 
 def test_contexts_in_several_threads(quick_device: Device, tmp_path: Path) -> None:

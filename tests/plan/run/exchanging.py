@@ -10,13 +10,15 @@ import numpy as np
 from gossamer.device.host import HostBuffer, HostDevice
 from gossamer.errors import InputError
 from gossamer.tensor import TensorSpec
+from tests.device.helpers import ForeignArray
 
 
-class Foreign:
+class Foreign(ForeignArray):
     """An array of another library, in host memory or on an ExchangingHost."""
 
     def __init__(self, array: np.ndarray, on_device: bool) -> None:
-        self.array, self.on_device = array, on_device
+        super().__init__(array)
+        self.on_device = on_device
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -25,12 +27,6 @@ class Foreign:
     @property
     def dtype(self) -> np.dtype:
         return self.array.dtype
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
 
 
 class _Buffer(HostBuffer):

@@ -15,28 +15,18 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.plan.run.host_transfers import HostTransfers
+from tests.device.helpers import PageLocked
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 
-class PageLockingDevice(HostDevice):
+class PageLockingDevice(PageLocked, HostDevice):
     """The host as a device that copies page-locked memory when its stream is synchronised."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.locked: list[np.ndarray] = []
+        self.locked = []
         self.queue: list[tuple[np.ndarray, np.ndarray]] = []
-
-    @property
-    def locks_pages(self) -> bool:
-        return True
-
-    def page_locked(self, nbytes: int) -> np.ndarray:
-        self.locked.append(np.empty(nbytes, np.uint8))
-        return self.locked[-1]
-
-    def is_page_locked(self, array: np.ndarray) -> bool:
-        return any(np.shares_memory(array, memory) for memory in self.locked)
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         assert self.is_page_locked(array)
