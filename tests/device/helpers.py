@@ -72,9 +72,11 @@ class ForeignArray:
 
 
 class NotingLock:
-    """A lock that tells whether the calling thread has it."""
+    """A lock that tells whether the calling thread has it. released: whether it was held at each
+    release of an object that notes it."""
 
     def __init__(self) -> None:
+        self.released: list[bool] = []
         self._lock = threading.RLock()
         self._depth = threading.local()
 

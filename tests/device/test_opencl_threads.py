@@ -107,8 +107,6 @@ def gpu(compiled_device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
         gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyopencl as cl
-
     from gossamer.device import opencl_driver
 
     held: list[bool] = []
@@ -122,7 +120,7 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
     monkeypatch.setattr(opencl_driver, "ENQUEUE", enqueue)
     buffer = gpu.upload(np.zeros(8, np.float32), "a test")
     graph = gpu.capture(self_check_of(gpu, buffer), repeats=3)
-    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", None)
+    monkeypatch.setattr("pyopencl.enqueue_nd_range_kernel", None)
     graph()
     back = read(gpu, buffer, 8)
     assert held == [True] * 3 and back.tolist() == [7] * 8
@@ -181,66 +179,56 @@ class Held:
     """An object of the driver that notes, as it is released, whether the lock is held. build: what
     programs do."""
 
-    def __init__(self, lock: NotingLock, held: list[bool],
-                 build: Callable[..., Any] | None = None) -> None:
-        self.lock, self.held, self.build = lock, held, build
+    def __init__(self, lock: NotingLock, build: Callable[..., Any] | None = None) -> None:
+        self.lock, self.build = lock, build
 
     def release(self) -> None:
-        self.held.append(self.lock.is_held)
+        self.lock.released.append(self.lock.is_held)
 
     __del__ = release
 
 
 def test_events_of_work_that_fails_are_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyopencl as cl
-
-    device, held = compiled_device, list[bool]()
-    monkeypatch.setattr(cl, "enqueue_marker", lambda queue: Held(lock, held))
+    monkeypatch.setattr("pyopencl.enqueue_marker", lambda queue: Held(lock))
 
     def fails(stream: Any) -> None:
-        device._timed.events.append(Held(lock, held))
+        compiled_device._timed.events.append(Held(lock))
         raise DeviceError("it fails")
 
     with pytest.raises(DeviceError, match="it fails") as failure:
-        device._time_by_events(fails)
+        compiled_device._time_by_events(fails)
     del failure
     gc.collect()
-    assert held == [True, True]
+    assert lock.released == [True, True]
 
 
 def test_a_program_that_cannot_be_built_is_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    held = list[bool]()
-
     def build(*arguments: Any, **options: Any) -> None:
         # the error and this frame keep each other, as those of PyOpenCL do
         error = cl.RuntimeError("it is wrong")
         raise error
 
-    monkeypatch.setattr(cl, "Program", lambda *arguments: Held(lock, held, build))
+    monkeypatch.setattr(cl, "Program", lambda *arguments: Held(lock, build))
     with pytest.raises(CompileError, match="it is wrong") as failure:
         compiled_device._build(SELF_CHECK)
     del failure
     gc.collect()
-    assert held == [True]
+    assert lock.released == [True]
 
 
 def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
         compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyopencl as cl
-
-    held = list[bool]()
-    buffer = Held(lock, held)
-    monkeypatch.setattr(cl, "Buffer", lambda *arguments: buffer)
-    monkeypatch.setattr(cl, "enqueue_migrate_mem_objects", Mock(side_effect=MemoryError))
+    monkeypatch.setattr("pyopencl.Buffer", Mock(return_value=Held(lock)))
+    monkeypatch.setattr("pyopencl.enqueue_migrate_mem_objects", Mock(side_effect=MemoryError))
     with pytest.raises(OutOfMemoryError) as failure:
         compiled_device.empty(4, "a test")
     del failure
     gc.collect()
-    assert held == [True]
+    assert lock.released == [True]
 
 
 def test_all_devices_of_a_driver_share_its_lock() -> None:
@@ -258,7 +246,7 @@ def test_what_an_owner_drops_is_released_under_the_lock() -> None:
     pytest.importorskip("pyopencl")
     from gossamer.device.opencl_driver import Owner
 
-    lock, held = NotingLock(), list[bool]()
-    owner = Owner([Held(lock, held), Held(lock, held)], lock)
+    lock = NotingLock()
+    owner = Owner([Held(lock), Held(lock)], lock)
     del owner
-    assert held == [True, True]
+    assert lock.released == [True, True]
