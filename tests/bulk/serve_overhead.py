@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import gossamer
 from gossamer.device.base import Buffer
@@ -39,6 +39,7 @@ from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 from gossamer.serve.run import serve
 from gossamer_bench.load_client import Request, run
 from tests.bulk.stand_in_device import StandInDevice, wait_until
+from tests.model.onnx_models import model
 
 _SHAPE = (224, 224, 3)
 _CLASSES = 1000
@@ -117,14 +118,12 @@ class _Context:
 
 def _network() -> bytes:
     """Returns a network from photos to scores, as ONNX."""
-    weights = numpy_helper.from_array(np.ones((_SHAPE[2], _CLASSES), np.float32), "w")
-    graph = helper.make_graph(
+    return model(
         [helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
          helper.make_node("ReduceMean", ["f"], ["m"], axes=[1, 2], keepdims=0),
-         helper.make_node("MatMul", ["m", "w"], ["y"])], "stand_in",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, ["N", *_SHAPE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", _CLASSES])], [weights])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+         helper.make_node("MatMul", ["m", "w"], ["y"])], {"x": ["N", *_SHAPE]},
+        {"y": ["N", _CLASSES]}, {"w": np.ones((_SHAPE[2], _CLASSES), np.float32)},
+        types={"x": TensorProto.UINT8})
 
 
 def _serve(port: int, batch_us: float, image_us: float) -> None:

@@ -27,6 +27,7 @@ from gossamer.errors import GossamerWarning
 from gossamer.plan import group_processes
 from gossamer.plan.plan_group import PlanGroup
 from tests.bulk import stand_in_worker
+from tests.model.onnx_models import model
 
 _KILLS = {600: 0, 1200: 1}
 """The batches after which a process is killed, and which process."""
@@ -34,15 +35,12 @@ _KILLS = {600: 0, 1200: 1}
 
 def _group(devices: int, side: int) -> PlanGroup:
     """Returns a group of stand-ins for a network that takes images of bytes to 1,000 numbers."""
-    graph = helper.make_graph(
+    proto = model(
         [helper.make_node("Cast", ["x"], ["real"], to=TensorProto.FLOAT),
          helper.make_node("GlobalAveragePool", ["real"], ["mean"]),
          helper.make_node("Flatten", ["mean"], ["flat"]),
-         helper.make_node("MatMul", ["flat", "w"], ["y"])], "bytes",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, ["N", 3, side, side])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1000])],
-        [helper.make_tensor("w", TensorProto.FLOAT, [3, 1000], np.ones(3000, np.float32))])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+         helper.make_node("MatMul", ["flat", "w"], ["y"])], {"x": ["N", 3, side, side]},
+        {"y": ["N", 1000]}, {"w": np.ones((3, 1000), np.float32)}, types={"x": TensorProto.UINT8})
     return gossamer.compile(proto, [find("host")] * devices)
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner
+from onnx import helper
 
 from gossamer.bench.calls import BOUND, ONE_BY_ONE
 from gossamer.bench.work import OWN
-from gossamer.cli.app import app
 from tests.bench.verb import bench
+from tests.cli.command_line import fails
 from tests.cli.verb_uses import without_suites  # noqa: F401
+from tests.model.onnx_models import model, save
 
 pytestmark = pytest.mark.usefixtures("quick_calls")
 
@@ -40,14 +40,7 @@ def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:
 
 
 def test_a_network_that_runs_at_another_batch_size_only(tmp_path: Path) -> None:
-    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["y"])]
-    graph = helper.make_graph(
-        nodes, "sums", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4])],
-        [numpy_helper.from_array(np.array([0], np.int64), "axes")])
-    path = tmp_path / "sums.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    path.write_bytes(model.SerializeToString())
-    result = CliRunner().invoke(app, ["bench", str(path), "--device", "host"])
-    assert result.exit_code == 2
-    assert "the file is written for batch 2 and does not run at 1" in result.stderr
+    proto = model([helper.make_node("ReduceSum", ["x", "axes"], ["y"])], {"x": [2, 3, 4]},
+                  {"y": 3}, {"axes": np.array([0])})
+    assert "the file is written for batch 2 and does not run at 1" in fails(
+        2, "bench", save(proto, tmp_path), "--device", "host")

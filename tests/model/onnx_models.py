@@ -61,20 +61,21 @@ def part(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequen
 def model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int | str]],
-    outputs: Mapping[str, int | None],
+    outputs: Mapping[str, int | Sequence[int | str] | None],
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 17,
     types: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """Returns a model. outputs: rank of each output by name; None declares no shape."""
+    """Returns a model. outputs: rank or shape of each output by name; None declares no shape."""
     types = types or {}
     graph = helper.make_graph(
         list(nodes), "test",
         [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), list(shape))
          for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT),
-                                       rank and [f"{name}{i}" for i in range(rank)])
-         for name, rank in outputs.items()],
+        [helper.make_tensor_value_info(
+            name, types.get(name, TensorProto.FLOAT),
+            [f"{name}{i}" for i in range(shape)] if isinstance(shape, int) else shape)
+         for name, shape in outputs.items()],
         [numpy_helper.from_array(np.asarray(array), name)
          for name, array in (constants or {}).items()],
     )
