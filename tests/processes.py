@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +28,14 @@ def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any
     given = list(arguments)
     with ThreadPoolExecutor(len(given)) as threads:
         return list(threads.map(call, given))
+
+
+def python(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs code in another process, which has to end without an error; its output is captured."""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], text=True,
+                          capture_output=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def runs(pid: int) -> bool:

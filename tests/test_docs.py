@@ -27,6 +27,7 @@ from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.quantised import MICROSOFT, QUANTISED
 from gossamer.ops.registry import OPS
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -58,8 +59,7 @@ def _python_of(page, containing):
 
 def test_readme_in_python(cat):
     code = _python_of(ROOT / "README.md", "mobilenet_v2")
-    run = subprocess.run([sys.executable, "-c", code], cwd=cat, capture_output=True, text=True,
-                         check=True)
+    run = python(code, cwd=cat)
     assert run.stdout.startswith("[285] ")
     assert "features.1.conv.0.0" in run.stdout and "end to end" in run.stdout
 
@@ -71,8 +71,7 @@ def test_readme_in_scikit_learn(tmp_path):
     np.savetxt(tmp_path / "samples.csv", np.column_stack([labels, rows + labels[:, None]]),
                delimiter=",", header="label,a,b,c,d,e", comments="")
     code = _python_of(ROOT / "README.md", "GridSearchCV")
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path,
-                         capture_output=True, text=True, check=True)
+    run = python(code, cwd=tmp_path)
     assert "{'mlp__hidden': " in run.stdout and not run.stderr
 
 
@@ -81,8 +80,7 @@ def test_training_page_trains_in_python(tmp_path):
             "y = np.arange(60) % 10\n"
             "x = 255 * np.random.default_rng(0).random((10, 784), np.float32)[y]\n")
     code = _python_of(DOCS / "training.md", "gossamer.MLP")
-    run = subprocess.run([sys.executable, "-c", data + code], cwd=tmp_path,
-                         capture_output=True, text=True, check=True)
+    run = python(data + code, cwd=tmp_path)
     scores = re.findall(r"\[[0-9. ]+\]", run.stdout)
     assert len(re.findall(r"[0-9.]+", scores[-1])) == 12, run.stdout  # of 12 settings
     assert (tmp_path / "digits.onnx").is_file()
@@ -91,8 +89,7 @@ def test_training_page_trains_in_python(tmp_path):
 @pytest.mark.parametrize("containing", ["group.device_names", "group.pinned", "gossamer.Batcher"])
 def test_serve_page_in_python(containing, tmp_path):
     compiled(small(), find("host"), tmp_path).close()
-    run = subprocess.run([sys.executable, "-c", _python_of(DOCS / "serve.md", containing)],
-                         cwd=tmp_path, capture_output=True, text=True, check=True)
+    run = python(_python_of(DOCS / "serve.md", containing), cwd=tmp_path)
     assert run.stdout.startswith(("host, host 8", "(4, 4)\n" * 6, "(1, 4) (1, 4) (1, 4)")), (
         run.stdout)
 

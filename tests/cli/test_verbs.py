@@ -23,6 +23,7 @@ from tests.cli.verb_uses import (
     working_words,
     wrong_words,
 )
+from tests.processes import python
 
 
 def _id(value: Any) -> str:
@@ -78,9 +79,7 @@ def test_the_help_imports_nothing_heavy() -> None:
             "try:\n    invoke()\nfinally:\n"
             "    print([name for name in ('numpy', 'scipy', 'onnx', 'PIL', 'rich.table') "
             "if name in sys.modules])")
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                             check=True)
-    assert process.stdout.splitlines()[-1] == "[]"
+    assert python(code).stdout.splitlines()[-1] == "[]"
 
 
 def test_help_needs_no_extra() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from gossamer.device import blas
+from tests.processes import python
 
 
 class _Library:
@@ -106,4 +105,4 @@ def test_the_libraries_of_numpy_and_scipy_are_limited() -> None:
             assert set(numbers().values()) == {1} and len(numbers()) == len(usual)
         assert numbers() == usual
         """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code)

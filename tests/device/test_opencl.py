@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +12,7 @@ import pytest
 
 from gossamer.device.base import Buffer, Device
 from tests.device.helpers import NotingLock, read
+from tests.processes import python
 
 
 def _only_opencl(device: Device) -> None:
@@ -26,11 +25,10 @@ def test_devices_compute_without_a_folder_for_caches(compiled_device: Device,
     _only_opencl(compiled_device)
     (tmp_path / "file").touch()
     environment = {name: value for name, value in os.environ.items() if name != "POCL_CACHE_DIR"}
-    found = subprocess.run(
-        [sys.executable, "-c", "import gossamer\nprint([device.name for device in "
-         "gossamer.devices() if device.problem is None])"], text=True,
-        env={**environment, "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)},
-        capture_output=True, check=True)
+    found = python(
+        "import gossamer\nprint([device.name for device in gossamer.devices() "
+        "if device.problem is None])",
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)})
     assert compiled_device.name in found.stdout
     assert "Traceback" not in found.stderr
 

@@ -2,8 +2,6 @@
 unusable."""
 
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -12,6 +10,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import devices, find
 from gossamer.errors import DeviceError, GossamerWarning
+from tests.processes import python
 
 
 def test_host_is_always_there() -> None:
@@ -56,7 +55,7 @@ def test_missing_package_is_a_reason(package: str, extra: str) -> None:
             "print(find('host').name)\n"
             f"try: find({extra!r})\n"
             "except Exception as error: print(type(error).__name__, error)\n")
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = python(code)
     assert f"pip install '.[{extra}]' in gossamer's checkout" in shown.stdout.splitlines()[0]
     assert shown.stdout.splitlines()[1] == "host"
     assert shown.stdout.splitlines()[2].startswith("DeviceError")
@@ -115,7 +114,7 @@ def test_devices_do_not_survive_a_fork(compiled_device: Device) -> None:
             "        return pickle.loads(stored).name, str(caught[-1].message)\n"
             "with mp.get_context('fork').Pool(1) as pool:\n"
             "    print(*pool.map_async(work, [pickle.dumps(device)]).get(60)[0])\n")
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = python(code)
     name, text = shown.stdout.split(maxsplit=1)
     assert name.partition(":")[0] in ("host", "opencl") and name != compiled_device.name
     assert text.startswith(f"device {compiled_device.name} cannot be used: was opened before this "

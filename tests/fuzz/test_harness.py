@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,6 +15,7 @@ from tests.fuzz import harness
 from tests.fuzz.harness import KEPT, Outcome, applied, fuzz, mutation, outcome
 from tests.fuzz.mutators import any_bytes
 from tests.fuzz.targets import TARGETS, Target, read
+from tests.processes import python
 
 SHORT = 40
 """Mutations of each reader that the tests try; `make fuzz` tries many more."""
@@ -60,8 +59,7 @@ def test_limits_of_time_and_memory(tmp_path: Path) -> None:
         "print(found(forever, folder).failure)\n"
         "print(found(lambda path: bytearray(3 * 2**30), folder).failure)\n"
         "print(found(lambda path: os.system('true'), folder).failure)\n")
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True,
-                              text=True, check=True, cwd=Path(__file__).parents[2])
+    finished = python(script, cwd=Path(__file__).parents[2])
     forever, memory, program = finished.stdout.splitlines()
     assert forever.startswith("longer than 0.2 s") and memory.startswith("MemoryError")
     assert program == "starts os.system"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from gossamer.tensor import bfloat16_bits, of_bfloat16_bits
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.caches import empty_cache
 from tests.plan.small import assert_close, images, small
+from tests.processes import python
 
 HOST = find("host")
 NAMES = ["first", "second", "pool", "mean", "classes"]
@@ -393,7 +392,7 @@ if not child:
     os._exit(0 if np.allclose(plan(x), y) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    python(code, timeout=60)
 
 
 @pytest.mark.slow
@@ -409,7 +408,7 @@ for effort in (None, "quick"):
     np.save({str(tmp_path / "y.npy")!r}, plan(np.load({str(tmp_path / "x.npy")!r})))
     assert "onnxruntime" not in {{step.algorithm.name for step in plan.program(2).steps}}
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code)
     assert_close(np.load(tmp_path / "y.npy"), own(small())(images(2)))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +27,7 @@ from tests.model.readers.operator_cases import made
 from tests.networks.compared import session_of
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
 from tests.plan.small import reloaded
+from tests.processes import python
 
 RNG = np.random.default_rng(2)
 X = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
@@ -380,9 +379,8 @@ def test_onnxruntime_is_looked_for_under_its_name() -> None:
 
 
 def test_onnxruntime_keeps_no_file_of_its_use(tmp_path: Path) -> None:
-    code = "from gossamer import onnx_model; onnx_model.runtime()"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
-                   env={**os.environ, "TMPDIR": str(tmp_path)})
+    python("from gossamer import onnx_model; onnx_model.runtime()", timeout=60,
+           env={**os.environ, "TMPDIR": str(tmp_path)})
     assert not list(tmp_path.iterdir())
 
 
@@ -402,8 +400,7 @@ except gossamer.GossamerError as error:
     unknown = model([helper.make_node("Sinh", ["x"], ["y"], "s")], {"x": ("N", 2)}, {"y": 2})
     for name, proto in (("known", known), ("unknown", unknown)):
         onnx.save(proto, tmp_path / f"{name}.onnx")
-    result = subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx",
-                             tmp_path / "unknown.onnx"], text=True, capture_output=True, check=True)
+    result = python(code, tmp_path / "known.onnx", tmp_path / "unknown.onnx")
     assert "does not compute Sinh 's'" in result.stdout
     assert "pip install '.[onnxruntime]' in gossamer's checkout" in result.stdout
 
@@ -414,7 +411,7 @@ def test_networks_without_parts_do_not_load_onnxruntime(tmp_path: Path) -> None:
     code = ("import sys, numpy as np, gossamer; "
             "gossamer.compile(sys.argv[1], 'host', vendors=False)(np.zeros((1, 2), np.float32)); "
             "assert 'onnxruntime' not in sys.modules")
-    subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx"], check=True)
+    python(code, tmp_path / "known.onnx")
 
 
 def test_a_part_is_measured_with_the_shape_that_it_takes() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -19,6 +17,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import ConvergenceWarning, GossamerWarning, InputError, NotFittedError
 from gossamer.train import MLP
+from tests.processes import python
 from tests.train.frames import Frame
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -46,11 +45,10 @@ def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path:
     mlp.device = _Elsewhere()
     (tmp_path / "mlp.pickle").write_bytes(pickle.dumps(mlp))
     np.save(tmp_path / "x.npy", blobs[0])
-    process = subprocess.run([sys.executable, "-c", (
-        "import pickle, numpy as np\n"
-        "mlp = pickle.load(open('mlp.pickle', 'rb'))\n"
-        "print(mlp.device.name, mlp.predict(np.load('x.npy')).tolist())")],
-        cwd=tmp_path, capture_output=True, text=True, check=True)
+    process = python("import pickle, numpy as np\n"
+                     "mlp = pickle.load(open('mlp.pickle', 'rb'))\n"
+                     "print(mlp.device.name, mlp.predict(np.load('x.npy')).tolist())",
+                     cwd=tmp_path)
     assert "there is no device 'cuda:99' here; usable devices: " in process.stderr
     best = find().name
     assert f"; using {best} instead" in process.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -22,7 +20,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
-from tests.processes import in_threads
+from tests.processes import in_threads, python
 
 
 @pytest.fixture
@@ -221,10 +219,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_a_forked_process_refuses_a_plan(compiled_device: Device, tmp_path: Path) -> None:
+def test_a_forked_process_refuses_a_plan(compiled_device: Device, tmp_path: Path,
+                                         own_cache: Path) -> None:
     if not compiled_device.compiles or compiled_device.is_simulator:
         pytest.skip("the host works in forked processes, and the simulator is slow")
-    path = save(small(), tmp_path)
-    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", PROGRAM, str(path), compiled_device.name], check=True,
-                   timeout=100, env=environment)
+    python(PROGRAM, save(small(), tmp_path), compiled_device.name, timeout=100)

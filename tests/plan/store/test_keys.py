@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import json
-import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.store import keys
 from gossamer.plan.store.keys import identity, libraries, problem_key, source_hash
 from gossamer.tensor import Format, TensorSpec
+from tests.processes import python
 
 OPS_FOLDER = Path(keys.__file__).parents[2] / "ops"
 PROBLEM = Conv2dProblem(
@@ -59,9 +59,8 @@ def test_a_key_does_not_depend_on_the_process():
     code = ("from tests.plan.store.test_keys import PROBLEM; "
             "from gossamer.plan.store.keys import problem_key; print(problem_key(PROBLEM))")
     for seed in ("1", "2"):
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                                check=True, cwd=Path(__file__).parents[3],
-                                env={"PYTHONHASHSEED": seed, "PATH": ""})
+        result = python(code, cwd=Path(__file__).parents[3],
+                        env={"PYTHONHASHSEED": seed, "PATH": ""})
         assert result.stdout.strip() == GOLDEN
 
 
