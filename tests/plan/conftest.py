@@ -1,4 +1,4 @@
-"""A group whose devices have processes, for tests that leave these alone."""
+"""Fixtures of all tests of plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from gossamer.plan import group_processes
 from gossamer.plan.plan_group import PlanGroup
 from tests.model.onnx_models import save
 from tests.plan.small import images, small
+
+
+@pytest.fixture(params=[None, "quick"])
+def effort(request: pytest.FixtureRequest) -> str | None:
+    """The efforts of a plan without measurements and of one with few."""
+    return request.param
 
 
 @pytest.fixture(scope="module")

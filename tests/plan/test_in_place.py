@@ -57,7 +57,6 @@ def in_place(program: Program) -> set[str]:
     return {step.layer.name for step in program.steps if step.in_place}
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, tmp_path: Path,
                                      own_cache: Path) -> None:
     proto = network()

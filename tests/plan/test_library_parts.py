@@ -299,7 +299,6 @@ def test_measured_plans_name_the_library() -> None:
             assert own_names and own_names <= row["rejected"].keys()
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_why_zeros_are_not_skipped_within_a_part(effort: str | None) -> None:
     proto = onnx.ModelProto()
     proto.CopyFrom(small())

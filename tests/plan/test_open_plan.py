@@ -74,7 +74,6 @@ def test_pictures_of_many_sizes(device: Device) -> None:
 
 
 @pytest.mark.library_parts
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_pictures_of_many_sizes_with_onnxruntime(effort: str | None) -> None:
     plan = gossamer.compile(segmentation(), "host", effort=effort)
     check_sizes(plan, SIZES)

@@ -73,7 +73,6 @@ def test_layers_of_a_real_network(quick_compiled: Device, stored: bool) -> None:
     assert steps == by_layer * LAYERS
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_it_is_no_candidate_unless_it_is_asked_for(compiled_device: Device, tmp_path: Path,
                                                    own_cache: Path, effort: str | None) -> None:
     if effort and is_slow(compiled_device):

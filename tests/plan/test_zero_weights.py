@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from onnx import helper
 
 import gossamer
@@ -17,7 +16,6 @@ from tests.model.onnx_models import model, weights
 from tests.plan.small import save
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_plan_takes_it(quick_device: Device, tmp_path: Path, effort: str | None) -> None:
     dead, bias = np.zeros((4, 4, 3, 3), np.float32), np.float32([1, -2, 3, -4])
     proto = model([helper.make_node("Conv", ["x", "v"], ["a"], "alive", pads=[1] * 4),

@@ -67,7 +67,6 @@ def sides(plan: Plan) -> dict[str, bool]:
             if step.layer.op == "conv2d"}
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_layers_above_the_threshold_take_a_sparse_algorithm(
     device: Device, tmp_path: Path, own_cache: Path, effort: str | None
 ) -> None:
@@ -156,7 +155,6 @@ def test_the_command_line_shows_densities_and_reasons(tmp_path: Path, own_cache:
     assert plain["sparse_threshold"] == 0.6
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 @pytest.mark.parametrize("only", ["few_rows", "tiled_gemm"])
 def test_a_forced_algorithm_is_taken_wherever_it_can_be(
     compiled_device: Device, tmp_path: Path, own_cache: Path, only: str, effort: str | None

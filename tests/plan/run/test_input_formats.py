@@ -97,7 +97,6 @@ def drawn(graph: Graph, given: InputFormat, batch: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_formats_give_the_numbers_that_are_prepared_by_numpy(
         device: Device, network: str, effort: str | None, own_cache: Path) -> None:
     graph = NETWORKS[network]()

@@ -220,7 +220,6 @@ def test_integers_and_truth_values_go_in_and_out(device: Device, tmp_path: Path)
                       np.float32([[0.7, 0.2]]), np.array([[False, True]]))
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_convolution_without_output_channels(device: Device, tmp_path: Path,
                                                own_cache: Path, effort: str | None) -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")],

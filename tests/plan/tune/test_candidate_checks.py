@@ -363,7 +363,6 @@ def test_a_forced_algorithm_that_fails_is_an_error(with_stub: Callable[[Stub], s
         plan(images(1))
 
 
-@pytest.mark.parametrize("effort", [None, "quick"])
 def test_an_algorithm_of_lower_precision_alone_is_named(with_stub: Callable[[Stub], str],
                                                         effort: str | None) -> None:
     stub = Stub(variants=lambda variant: [replace(variant, precision="tf32")])
