@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.registry import OPS
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.plan.tune.paced import Paced, PacedDevice
+from tests.plan.tune.paced import PacedDevice
 
 
 @pytest.fixture
@@ -22,8 +23,9 @@ def paced_device() -> PacedDevice:
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Returns a function that makes algorithms known, so that their measurements can be stored."""
-    def add(*algorithms: Paced) -> None:
+    """Returns a function that makes algorithms known, so that plans try them and their measurements
+    can be stored."""
+    def add(*algorithms: Algorithm) -> None:
         op = OPS["conv2d"]
         monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, *algorithms)))
 

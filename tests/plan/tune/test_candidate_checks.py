@@ -64,9 +64,8 @@ class Stub(HostIm2col):
 
 
 @pytest.fixture
-def tuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Tuner]:
-    op = OPS["conv2d"]
-    monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, Stub())))
+def tuner(tmp_path: Path, known: Callable[..., None]) -> Callable[[str], Tuner]:
+    known(Stub())
     return lambda effort: Tuner(HOST, effort, cache=TuningCache(HOST, tmp_path))
 
 
@@ -345,12 +344,11 @@ def test_only_a_new_candidate_is_timed(tuner: Callable[[str], Tuner]) -> None:
 
 
 @pytest.fixture
-def with_stub(monkeypatch: pytest.MonkeyPatch, own_cache: Path,
+def with_stub(known: Callable[..., None], own_cache: Path,
               tmp_path: Path) -> Callable[[Stub], str]:
     """Returns a function that adds a stub to the algorithms and returns a model to compile."""
     def put(stub: Stub) -> str:
-        op = OPS["conv2d"]
-        monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, stub)))
+        known(stub)
         return str(save(small(), tmp_path))
 
     return put

@@ -19,7 +19,6 @@ from gossamer.errors import DeviceLostError
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import refine
 from gossamer.plan.choose.program_builder import conversion_layer
@@ -114,11 +113,9 @@ class _Liar(Algorithm):
                                                ("nothing", "wrong numbers"),
                                                ("crash", "does not run: no such thing")])
 def test_a_candidate_that_fails_is_excluded_and_named(
-    tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
+    tuned: Callable[[], Plan], known: Callable[..., None], fault: str, reason: str
 ) -> None:
-    op = OPS["conv2d"]
-    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
-                                          (_Liar(fault), *op.algorithms)))
+    known(_Liar(fault))
     plan = tuned()
     x = images(2)
     assert_close(plan(x), expected(x))
@@ -129,10 +126,8 @@ def test_a_candidate_that_fails_is_excluded_and_named(
 
 
 def test_a_lost_device_ends_the_measuring_and_the_next_process_leaves_its_candidate(
-    tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    op = OPS["conv2d"]
-    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
-                                          (_Liar("lost"), *op.algorithms)))
+    tuned: Callable[[], Plan], known: Callable[..., None]) -> None:
+    known(_Liar("lost"))
     x = images(2)
     lost = 0
     while True:
@@ -188,7 +183,7 @@ def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
 
 @pytest.mark.parametrize("where", [-1, 0, 40])
 def test_a_write_outside_the_output_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_cache: Path, where: int
+    known: Callable[..., None], tmp_path: Path, own_cache: Path, where: int
 ) -> None:
     class Careless(HostIm2col):
         name = "careless"
@@ -201,9 +196,7 @@ def test_a_write_outside_the_output_is_found(
             end = memory.size if where >= 0 else 0
             ctypes.memset(memory.ctypes.data + end + where, 0, 1)
 
-    op = OPS["conv2d"]
-    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
-                                          (Careless(), *op.algorithms)))
+    known(Careless())
     plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
     for step in plan.program(2).steps:
         if step.layer.op == "conv2d":
