@@ -270,6 +270,15 @@ def cuda() -> Device:
     return needed("cuda")
 
 
+@pytest.fixture
+def torch(cuda: Device) -> Any:
+    """PyTorch with CUDA; the test is skipped where there is none."""
+    module = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
+    if not module.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return module
+
+
 @pytest.fixture(scope="session")
 def pocl() -> Any:
     """PoCL's device, an OpenCLDevice; the test is skipped where there is none."""

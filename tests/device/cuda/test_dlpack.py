@@ -152,10 +152,7 @@ def test_results_for_unknown_libraries_are_device_arrays(cuda: Device) -> None:
     assert arrays.like(Foreign(result), result) is result
 
 
-def test_torch_shares_memory_both_ways(cuda: Device) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+def test_torch_shares_memory_both_ways(cuda: Device, torch: Any) -> None:
     tensor = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
     stream = cuda.create_stream()
     shared = arrays.incoming(tensor, cuda, stream)
@@ -167,10 +164,7 @@ def test_torch_shares_memory_both_ways(cuda: Device) -> None:
         arrays.incoming(tensor.T, cuda, stream)
 
 
-def test_torch_streams_are_streams(cuda: Device) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+def test_torch_streams_are_streams(cuda: Device, torch: Any) -> None:
     stream = torch.cuda.Stream()
     assert cuda.stream_handle(stream) == stream.cuda_stream
     with torch.cuda.stream(stream):
