@@ -3,14 +3,13 @@ import errno
 import json
 import os
 import sqlite3
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
 
 import gossamer
-from gossamer.cli.app import app
 from gossamer.device.kernel_cache import cached
 from gossamer.device.registry import find
 from gossamer.measure import Timing
@@ -20,6 +19,8 @@ from gossamer.plan.candidate import Measurement
 from gossamer.plan.store.database import read
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import parse, text
+from tests.cli import command_line
+from tests.cli.command_line import succeeds
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"name": "opencl:7", "api": "opencl", "index": 7, "description": "Abacus 3000",
@@ -57,8 +58,7 @@ def full(own_cache):
 
 
 def run(*words):
-    result = CliRunner().invoke(app, ["cache", *map(str, words)])
-    assert result.exit_code == 0, result.output
+    result = succeeds("cache", *words)
     assert result.stderr == ""
     return result.stdout
 
@@ -140,11 +140,7 @@ def test_clear_one_file(full):
     assert full.host.exists() and not full.abacus.exists() and full.bad.exists()
 
 
-def fails(*words):
-    result = CliRunner().invoke(app, ["cache", *map(str, words)])
-    assert result.exit_code == 2 and result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    return line
+fails = partial(command_line.fails, 2, "cache")
 
 
 def test_clear_an_unknown_device(full):
