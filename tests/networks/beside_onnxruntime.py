@@ -14,7 +14,6 @@ are not ONNX Runtime's. It wants a machine on which nothing else runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -36,6 +35,7 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.fusion import is_part
 from gossamer.plan.plan import Plan
 from tests.networks.compared import drawn_inputs, session_of
+from tests.networks.rows import program
 from tests.networks.table import TIMM, TORCHVISION
 from tests.tolerances import WHOLE_NETWORK, normalised_error
 
@@ -127,9 +127,7 @@ def _span(median: float, ends: Sequence[float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.networks.beside_onnxruntime",
-                                     description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.networks.beside_onnxruntime", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--most", type=int, default=40, help="how many networks are measured")

@@ -12,7 +12,6 @@ measure first; then a row says which share of the layers' time is spent outside 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import textwrap
@@ -41,7 +40,7 @@ from tests.networks.compared import (
     results_of,
     session_of,
 )
-from tests.networks.rows import append, rows_of
+from tests.networks.rows import append, program, rows_of
 from tests.tolerances import WHOLE_NETWORK
 
 BATCHES = (1, 2)
@@ -157,9 +156,7 @@ def _ms_text(ms: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.networks.compatibility",
-                                     description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.networks.compatibility", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="host")
     parser.add_argument("--effort", choices=EFFORTS,

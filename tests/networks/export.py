@@ -8,10 +8,8 @@ batch. FOLDER/exports.jsonl says what became of each; what it names is not expor
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import re
 import time
 import warnings
@@ -20,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tests.networks.rows import append, program, rows_of
 from tests.networks.table import Network, networks
 
 EXPORTERS = ("torchscript", "dynamo")
@@ -83,8 +82,7 @@ def _line(error: Exception) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.networks.export", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.networks.export", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="export only networks whose library and name hold this")
@@ -92,8 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     log = options.folder / "exports.jsonl"
-    done = {(row["exporter"], row["library"], row["name"])
-            for row in map(json.loads, log.read_text().splitlines())} if log.exists() else set()
+    done = {(row["exporter"], row["library"], row["name"]) for row in rows_of(log)}
     for network in networks():
         for exporter in options.exporter or EXPORTERS:
             if (exporter, network.library, network.name) in done or (
@@ -102,10 +99,8 @@ def main() -> None:
             path = options.folder / exporter / f"{network.library}-{network.name}.onnx"
             start = time.monotonic()
             outcome = export(network, exporter, path)
-            row = {"library": network.library, "name": network.name, "exporter": exporter,
-                   "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(log, {"library": network.library, "name": network.name, "exporter": exporter,
+                         "outcome": outcome, "seconds": round(time.monotonic() - start, 1)})
             print(f"{exporter:12} {network.library:12} {network.name}: {outcome}", flush=True)
 
 

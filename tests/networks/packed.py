@@ -11,7 +11,6 @@ seed of their name. Files that are small with their weights keep them.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import sys
@@ -24,6 +23,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from gossamer.plan.candidate import counted
+from tests.networks.rows import program
 
 SUFFIX = ".onnx.gz"
 _KEY = "drawn weights"
@@ -102,8 +102,7 @@ def _numbers(tensor: onnx.TensorProto, drawn: dict[str, Any]) -> np.ndarray:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.networks.packed", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.networks.packed", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", metavar="TEXT",

@@ -12,7 +12,6 @@ them. Photos are those of scikit-image, whose package has to be installed.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from gossamer.io.images import PRESETS, Preprocessing
 from tests.networks.packed import SUFFIX, name_of, pack, restored
+from tests.networks.rows import program
 from tests.plan.photos import PREPARED, crops
 
 FORMS = {"qdq": QuantFormat.QDQ, "qoperator": QuantFormat.QOperator}
@@ -85,8 +85,7 @@ def _save(path: Path, prepare: Preprocessing, pictures: Sequence[np.ndarray]) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.networks.quantise", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.networks.quantise", __doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE",
                         help="float networks that take photos, as .onnx or .onnx.gz")

@@ -37,11 +37,16 @@ def append(file: Path, row: dict[str, Any]) -> None:
         os.fsync(written.fileno())
 
 
+def program(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser whose help is the description of a module as it is written."""
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=description,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def parser_of(module: str, description: str | None, budget: float) -> argparse.ArgumentParser:
     """Returns a parser of the options that every check of a folder of networks has. budget: the
     default seconds of measurements."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program(module, description)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="ROWS.jsonl")
     parser.add_argument("--device", default="cuda:0")

@@ -12,7 +12,6 @@ classes and how many outputs are neither; the exit status is 1 where a class is.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from gossamer.device.registry import find
 from gossamer.model.readers.onnx.reader import load_onnx
 from gossamer.plan.plan import Plan
 from tests.networks.compared import session_of
+from tests.networks.rows import program
 from tests.plan.photos import PHOTOS, PREPARED, mnist, photo, photos
 from tests.tolerances import normalised_error, tolerance
 
@@ -117,8 +117,7 @@ def _blocks(x: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.plan.same_classes", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("tests.plan.same_classes", __doc__)
     parser.add_argument("names", nargs="*", metavar="NETWORK", help="by default all three")
     parser.add_argument("--images", type=int, default=1000, help="of noise, and crops of photos")
     parser.add_argument("--device", default="host", help="one or several, such as host,opencl:0")
