@@ -37,6 +37,12 @@ def plan(graphs: GraphDevice, tmp_path: Path) -> Plan:
     return compiled(small(), graphs, tmp_path)
 
 
+@pytest.fixture
+def context(plan: Plan) -> Context:
+    """The plan's context of two images."""
+    return plan.context(2)
+
+
 def foreign(context: Context, graphs: GraphDevice, source: Addressed, stream: object = None
             ) -> np.ndarray:
     """Returns the output of a context for an input at an address on the device."""
@@ -79,8 +85,8 @@ def test_profiles_neither_nest_graphs_nor_disturb_results(plan: Plan,
         assert_close(plan(x), expected(x))
 
 
-def test_a_graph_reads_an_address_in_place(plan: Plan, graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_a_graph_reads_an_address_in_place(plan: Plan, context: Context,
+                                           graphs: GraphDevice) -> None:
     source = Addressed(graphs, 64, images(2))
     assert replayed(context, graphs, source) is None, "no kernel is loaded yet"
     assert_close(foreign(context, graphs, source), expected(images(2)))
@@ -96,8 +102,7 @@ def test_a_graph_reads_an_address_in_place(plan: Plan, graphs: GraphDevice) -> N
     assert_close(context.run({"x": images(2)})[plan.outputs[0].name], expected(images(2)))
 
 
-def test_an_address_between_vectors_is_always_copied(plan: Plan, graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_an_address_between_vectors_is_always_copied(context: Context, graphs: GraphDevice) -> None:
     source = Addressed(graphs, 68, images(2))
     for _ in range(3):
         graphs.copies.clear()
@@ -167,8 +172,7 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path) -> No
     assert graphs.captures > 3
 
 
-def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_a_bound_call_copies_nothing(plan: Plan, context: Context, graphs: GraphDevice) -> None:
     source = Addressed(graphs, 64, images(2))
     target = Addressed(graphs, 128, np.zeros((2, 4), np.float32))
     replay = context.bound([source], [target], None)
@@ -176,19 +180,16 @@ def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
     for seed in range(3):
         graphs.write(source, images(2, seed))
         replay()
-        result = read(graphs, target, (2, 4))
-        assert_close(result, expected(images(2, seed)))
+        assert_close(read(graphs, target, (2, 4)), expected(images(2, seed)))
     assert not graphs.copies and graphs.captures == 1
     assert_close(plan(images(2)), expected(images(2)))
 
 
-def test_bound_addresses_between_vectors_are_copied(plan: Plan, graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_bound_addresses_between_vectors_are_copied(context: Context, graphs: GraphDevice) -> None:
     source = Addressed(graphs, 68, images(2))
     target = Addressed(graphs, 132, np.zeros((2, 4), np.float32))
     context.bound([source], [target], None)()
-    result = read(graphs, target, (2, 4))
-    assert_close(result, expected(images(2)))
+    assert_close(read(graphs, target, (2, 4)), expected(images(2)))
     assert len(graphs.copies) == 2
 
 
@@ -203,8 +204,7 @@ def test_outputs_that_are_no_memory_of_their_own_are_copied(graphs: GraphDevice,
     targets = [Addressed(graphs, 64 * index, np.zeros(12, np.float32)) for index in (2, 3, 4)]
     context.bound([Addressed(graphs, 64, x)], targets, None)()
     for target, right in zip(targets, (np.maximum(x, 0), np.maximum(x, 0), x), strict=True):
-        result = read(graphs, target, 12)
-        np.testing.assert_array_equal(result, right.reshape(-1))
+        np.testing.assert_array_equal(read(graphs, target, 12), right.reshape(-1))
     assert len(graphs.copies) == 2
 
 
@@ -232,8 +232,8 @@ def executed(context: Context, graphs: GraphDevice) -> Addressed:
     return source
 
 
-def test_a_captured_graph_is_replayed_with_new_outputs(plan: Plan, graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_a_captured_graph_is_replayed_with_new_outputs(context: Context,
+                                                       graphs: GraphDevice) -> None:
     source = executed(context, graphs)
     made = []
 
@@ -248,13 +248,11 @@ def test_a_captured_graph_is_replayed_with_new_outputs(plan: Plan, graphs: Graph
         (y,) = replay([source])
         # the memory for the next call is there already
         assert len(made) == seed - 3
-        result = read(graphs, y, (2, 4))
-        assert_close(result, expected(images(2, seed)))
+        assert_close(read(graphs, y, (2, 4)), expected(images(2, seed)))
 
 
-def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
-                                                               graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_memory_that_lacks_for_the_next_call_is_asked_for_again(context: Context,
+                                                                graphs: GraphDevice) -> None:
     source = executed(context, graphs)
     asked = []
 
@@ -271,7 +269,6 @@ def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
     (y,) = replay([source])
     with pytest.raises(RuntimeError, match="out of memory"):
         replay([source])
-    result = read(graphs, y, (2, 4))
-    assert_close(result, expected(images(2)))
+    assert_close(read(graphs, y, (2, 4)), expected(images(2)))
     replay([source])
     assert len(asked) == 5
