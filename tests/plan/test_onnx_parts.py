@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
@@ -36,9 +35,8 @@ ROWS = RNG.standard_normal((5, 4)).astype(np.float32)
 
 
 def expected(proto: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
-    return session.run(None, dict(zip((info.name for info in proto.graph.input), inputs,
-                                      strict=True)))
+    return runtime(proto, dict(zip((info.name for info in proto.graph.input), inputs,
+                                   strict=True)), optimised=True)
 
 
 def test_constants_that_are_settings_of_an_operator() -> None:

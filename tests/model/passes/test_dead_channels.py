@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
@@ -17,7 +16,7 @@ from gossamer.model.passes.dead_channels import less_work
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.report.summary import summarise
 from tests.model.executor import execute
-from tests.model.onnx_models import model
+from tests.model.onnx_models import model, runtime
 from tests.tolerances import normalised_error
 
 CHANNELS = 24
@@ -119,7 +118,7 @@ def test_pools_means_and_vectors_between(seed: int) -> None:
         (CHANNELS * size.prod(), 5), np.float32)}
     proto = model(network.nodes, {"x": ["N", 3, 7, 9]}, {network.last: 2}, network.arrays)
     result, x = optimise(load(proto)), {"x": rng.standard_normal((2, 3, 7, 9), np.float32)}
-    expected, = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, x)
+    expected, = runtime(proto, x)
     assert normalised_error(execute(resolve(result, 2), x)[network.last], expected) < 1e-6
     assert channels(result)[0] == (CHANNELS if counts_zeros and bias == "random" else 8)
 
