@@ -28,16 +28,25 @@ PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
 OTHER = replace(PROBLEM, out_channels=8)
 
 
-class Rounding(Algorithm):
-    """A library with a variant of each precision. rounds_sums: whether that of float16 rounds."""
+class Listed(Algorithm):
+    """An algorithm whose variants are listed only."""
 
-    op, name, vendor = "conv2d", "rounding", "a vendor"
-
-    def __init__(self, *, rounds_sums: bool) -> None:
-        self.rounds_sums = rounds_sums  # type: ignore[misc]
+    op = "conv2d"
 
     def supports(self, problem: Any, device: Device) -> str | None:
         return None
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        raise AssertionError("nothing is built")
+
+
+class Rounding(Listed):
+    """A library with a variant of each precision. rounds_sums: whether that of float16 rounds."""
+
+    name, vendor = "rounding", "a vendor"
+
+    def __init__(self, *, rounds_sums: bool) -> None:
+        self.rounds_sums = rounds_sums  # type: ignore[misc]
 
     def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
         raise AssertionError("it is asked for precisions")
@@ -46,9 +55,6 @@ class Rounding(Algorithm):
                     precisions: Sequence[str]) -> Iterator[Variant]:
         yield from (Variant((), problem.inputs, problem.outputs, precision)
                     for precision in precisions)
-
-    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        raise AssertionError("nothing is built")
 
 
 @pytest.mark.parametrize(("rounds_sums", "facts", "expected"), [
@@ -80,20 +86,14 @@ def test_floats_that_are_rounded_to_integers_stay_in_float32(
     assert exact == ({"fp32", "fp16"} if facts else {"fp32"})
 
 
-class Threaded(Algorithm):
+class Threaded(Listed):
     """Twenty tiles, each with one thread and with all threads."""
 
-    op, name = "conv2d", "threaded"
-
-    def supports(self, problem: Any, device: Device) -> str | None:
-        return None
+    name = "threaded"
 
     def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
         for tile, threads in itertools.product(range(20), (1, "all")):
             yield Variant((("tile", tile), ("threads", threads)), problem.inputs, problem.outputs)
-
-    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        raise AssertionError("nothing is built")
 
 
 @pytest.mark.parametrize(("size", "on_host", "tiles", "threads"), [
