@@ -96,16 +96,19 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
                      r"tuning.*sqlite cannot be written$", result.stderr, re.M)
 
 
+def begun(network: Path, **options: Any) -> subprocess.Popen[str]:
+    """Begins to compile for many batch sizes in another process."""
+    return subprocess.Popen(
+        [sys.executable, "-c", QUIET_MAIN, "compile", network, "--device", "host", "--effort",
+         "max", "--batch", "64,128,256,512"], stdout=subprocess.PIPE, text=True, **options)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
+def test_a_signal_ends_it_with_128_and_its_number(network: Path, own_cache: Path,
                                                   number: signal.Signals) -> None:
-    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache")}
-    with subprocess.Popen(
-            [sys.executable, "-c", QUIET_MAIN, "compile",
-             str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
-            env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        until(lambda: process.poll() or list((tmp_path / "cache").glob("tuning/*.sqlite")))
+    with begun(network, stderr=subprocess.PIPE) as process:
+        until(lambda: process.poll() or list(own_cache.glob("tuning/*.sqlite")))
         # ONNX Runtime is imported next, and takes an interrupt for a missing module
         time.sleep(0.5)
         process.send_signal(number)
@@ -115,15 +118,11 @@ def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX terminals and signals")
-def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, own_cache: Path) -> None:
     terminal, end = os.openpty()
-    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache"), "TERM": "xterm",
-                   "COLUMNS": "200"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
     shown = b""
-    with subprocess.Popen(
-            [sys.executable, "-c", QUIET_MAIN, "compile",
-             str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
-            env=environment, stderr=end, stdout=subprocess.PIPE, text=True) as process:
+    with begun(network, env=environment, stderr=end) as process:
         os.close(end)
         with contextlib.suppress(OSError):  # the terminal ends with the process
             while part := os.read(terminal, 4096):
