@@ -164,27 +164,23 @@ def test_a_wrong_input_is_refused_in_its_task(plan: Plan) -> None:
 
 
 def test_tensors_on_several_streams(on_cuda: Plan, torch: Any) -> None:
-    plan = on_cuda
-
     def call(index: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             inputs = [torch.from_numpy(images(batch, index)).cuda() for batch in (1, 2, 3)]
             for _ in range(50):
                 for batch, x in zip((1, 2, 3), inputs, strict=True):
-                    y = plan(x).cpu().numpy()
+                    y = on_cuda(x).cpu().numpy()
                     assert_close(y, expected(images(batch, index)))
 
     in_threads(call, range(8))
-    assert plan.memory["activations"] <= 4 * sum(
-        plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
+    assert on_cuda.memory["activations"] <= 4 * sum(
+        on_cuda.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
 
 
 def test_tasks_of_tensors_await_the_device(on_cuda: Plan, torch: Any) -> None:
-    plan = on_cuda
-
     async def one(seed: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            y = await plan.run_async(torch.from_numpy(images(2, seed)).cuda())
+            y = await on_cuda.run_async(torch.from_numpy(images(2, seed)).cuda())
         assert_close(y.cpu().numpy(), expected(images(2, seed)))
 
     async def several() -> None:
