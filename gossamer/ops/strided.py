@@ -190,10 +190,11 @@ def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]
 
 
 class KernelAlgorithm(Algorithm):
-    """An algorithm with kernels that support every layout.
+    """An algorithm that launches kernels, and none if its output is empty.
 
-    The problem's tensors are float32 unless a subclass overrides `supports`; variants of precision
-    fp16 store float32 tensors as float16.
+    Its kernels support every layout unless a subclass overrides `variants`, whose variants of
+    precision fp16 store float32 tensors as float16. The problem's tensors are float32 unless a
+    subclass overrides `supports`.
     """
 
     @abc.abstractmethod

@@ -38,7 +38,7 @@ from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile
+from gossamer.ops.strided import KernelAlgorithm, cannot_compile
 from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, TensorSpec
 
@@ -119,7 +119,7 @@ class MmaGemm(ConvolutionGemm):
     _convolution = PointwiseMma()
 
 
-class FewRows(Algorithm):
+class FewRows(KernelAlgorithm):
     """A product with at most four rows.
 
     Each work-group computes one column of the result. The kernel is memory-bound: reading the
@@ -153,10 +153,8 @@ class FewRows(Algorithm):
                 # a variant with float32 results, for the last layer of a network
                 yield replace(variant.as_fp16, outputs=problem.outputs)
 
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        if problem.rows == 0:
-            return State(problem, variant, device)
+    def kernel_launches(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         vector = 4 if problem.depth % 4 == 0 else 1
         chunks = -(-problem.depth // (variant["work_group"] * vector))
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
@@ -170,11 +168,9 @@ class FewRows(Algorithm):
         }))
         dtype = variant.inputs[0].stored_dtype
         packed = weights.packed(f"rows of {dtype}", lambda arrays: rounded(arrays["weight"], dtype))
-        launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
-                        (input_buffer(0), packed, output_buffer(0), problem.columns,
-                         problem.depth,
-                         *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
-        return State(problem, variant, device, [launch])
+        return [Launch(kernel, (problem.columns,), (variant["work_group"],), (
+            input_buffer(0), packed, output_buffer(0), problem.columns, problem.depth,
+            *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))]
 
 
 class HostGemm(Algorithm):
@@ -206,7 +202,7 @@ class HostGemm(Algorithm):
         apply_in_place(problem.epilogue, y, operands)
 
 
-class PublishedGemm(Algorithm):
+class PublishedGemm(KernelAlgorithm):
     """A product in tiles of 64 x 64 in shared memory, with 8 x 4 results per work-item.
 
     A separate kernel applies the epilogue.
@@ -226,19 +222,15 @@ class PublishedGemm(Algorithm):
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         yield Variant(published_config(device.limits), problem.inputs, problem.outputs)
 
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        if problem.outputs[0].size == 0:
-            return state
+    def kernel_launches(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         b = packed_by_depth(weights)
         product = Product(problem.rows, problem.columns, problem.depth)
-        state.launches = [
+        return [
             multiplication(product, variant["tile_k"], input_buffer(0), b, output_buffer(0),
                            device),
             *epilogue_pass_launches(problem.epilogue, weights, device, variant.outputs[0], 1,
                                     min(512, device.limits.work_group_size))]
-        return state
 
 
 def packed_by_depth(weights: Weights) -> Buffer:

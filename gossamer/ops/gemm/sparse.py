@@ -27,7 +27,7 @@ from gossamer.ops.epilogue import (
 )
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile
+from gossamer.ops.strided import KernelAlgorithm, cannot_compile
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("sparse_rows.cl")
@@ -35,7 +35,7 @@ _SHORT_DEPTH = 2**16
 """Maximum depth for which column indices fit 16 bits."""
 
 
-class SparseRows(Algorithm):
+class SparseRows(KernelAlgorithm):
     """A product with few rows that skips zero weights.
 
     A NaN or infinity in the input does not propagate through a weight that is zero.
@@ -66,10 +66,8 @@ class SparseRows(Algorithm):
                 variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
                 yield from (variant, variant.as_fp16)
 
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        if problem.rows == 0 or problem.columns == 0:
-            return State(problem, variant, device)
+    def kernel_launches(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         short = problem.depth <= _SHORT_DEPTH
         kernel = device.compile(KernelSource.of(_SOURCE, "sparse_rows", {
             "ROWS": problem.rows,
@@ -82,15 +80,14 @@ class SparseRows(Algorithm):
         def column_indices(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             return csr(arrays).indices.astype(np.uint16 if short else np.int32)
 
-        launch = Launch(
+        return [Launch(
             kernel, (problem.columns,), (variant["work_group"],),
             (input_buffer(0),
              weights.packed("starts of CSR", lambda arrays: csr(arrays).indptr.astype(np.int32)),
              weights.packed("places of CSR", column_indices),
              weights.packed("values of CSR", lambda arrays: csr(arrays).data),
              output_buffer(0), problem.columns, problem.depth,
-             *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
-        return State(problem, variant, device, [launch])
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))]
 
 
 class SparseGemm(Algorithm):

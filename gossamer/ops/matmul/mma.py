@@ -10,7 +10,7 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.algorithm import PRECISIONS, Variant
 from gossamer.ops.conv2d.common import config_of, sizes_of
 from gossamer.ops.gpu import (
     TILE,
@@ -21,6 +21,7 @@ from gossamer.ops.gpu import (
     wait_cycles,
     without_tensor_cores,
 )
+from gossamer.ops.launch import Launch
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.tiled import DeviceMatmul
 from gossamer.ops.weights import Weights
@@ -119,13 +120,13 @@ class MmaMatmul(DeviceMatmul):
                        device: Device) -> tuple[KernelSource, ...]:
         return (_source(problem, variant),) if problem.outputs[0].size else ()
 
-    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         tile = sizes_of(MatmulTile, variant)
-        return self._prepared(
+        return [self._launch(
             weights, problem, variant, device, _source(problem, variant),
             (tile.tile_m, tile.tile_n), tile.work_group, _line_lengths(problem),
-            _shared_bytes(problem, tile, _itemsize(variant)))
+            _shared_bytes(problem, tile, _itemsize(variant)))]
 
 
 def _itemsize(variant: Variant) -> int:

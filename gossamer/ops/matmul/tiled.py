@@ -10,12 +10,18 @@ import numpy as np
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.common import rounded
 from gossamer.ops.host_threads import thread_configs
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.matmul.problem import MatmulProblem, operands
-from gossamer.ops.strided import HostAlgorithm, broadcast_strides, cannot_compile, merge
+from gossamer.ops.strided import (
+    HostAlgorithm,
+    KernelAlgorithm,
+    broadcast_strides,
+    cannot_compile,
+    merge,
+)
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -47,7 +53,7 @@ class NumpyMatmul(HostAlgorithm):
         return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
 
 
-class DeviceMatmul(Algorithm):
+class DeviceMatmul(KernelAlgorithm):
     """An algorithm in which each work-group computes one tile."""
 
     op = "matmul"
@@ -61,19 +67,16 @@ class DeviceMatmul(Algorithm):
             return "supports at most three batch dimensions after merging"
         return cannot_compile(problem, device)
 
-    def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
-                  source: KernelSource, tile: tuple[int, int], work_group: int,
-                  strides: tuple[int, ...], shared_bytes: int = 0,
-                  b: LaunchArgument | None = None) -> State:
-        """Return a state with one launch of a kernel.
+    def _launch(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
+                source: KernelSource, tile: tuple[int, int], work_group: int,
+                strides: tuple[int, ...], shared_bytes: int = 0,
+                b: LaunchArgument | None = None) -> Launch:
+        """Return a launch that computes the product.
 
         tile: numbers of rows and columns per tile.
         strides: kernel arguments that describe the memory layouts of `a` and `b`.
         b: kernel argument for the operand `b`; by default the operand's own memory.
         """
-        state = State(problem, variant, device)
-        if problem.outputs[0].size == 0:
-            return state
         rows, inner = problem.matrix_a[-2:]
         columns = problem.matrix_b[-1]
         groups = math.prod(problem.batch) * -(-rows // tile[0]) * -(-columns // tile[1])
@@ -88,9 +91,8 @@ class DeviceMatmul(Algorithm):
             operands.append(b)
         batch = _batch(problem)
         numbers = [n for dim in [(1, 0, 0)] * (3 - len(batch)) + batch for n in dim]
-        state.launches.append(Launch(device.compile(source), (groups,), (work_group,), (
-            *operands, output_buffer(0), rows, columns, inner, *strides, *numbers), shared_bytes))
-        return state
+        return Launch(device.compile(source), (groups,), (work_group,), (
+            *operands, output_buffer(0), rows, columns, inner, *strides, *numbers), shared_bytes)
 
 
 class TiledMatmul(DeviceMatmul):
@@ -103,16 +105,16 @@ class TiledMatmul(DeviceMatmul):
         return [Variant((("tile", tile),), problem.inputs, problem.outputs)
                 for tile in ((16, 64) if small else (64, 16))]
 
-    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         tile = variant["tile"]
         source = KernelSource.of(_SOURCE, "matmul", {
             "TILE": tile,
             "A_BY_K": int(0 not in problem.transposed),
             "B_BY_K": int(1 in problem.transposed),
         })
-        return self._prepared(weights, problem, variant, device, source, (tile, tile), 256,
-                              _strides(problem))
+        return [self._launch(weights, problem, variant, device, source, (tile, tile), 256,
+                             _strides(problem))]
 
 
 class WideMatmul(DeviceMatmul):
@@ -135,8 +137,8 @@ class WideMatmul(DeviceMatmul):
         return [Variant((("vectors", vectors),), problem.inputs, problem.outputs,
                         workspace=workspace) for vectors in order]
 
-    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         vectors = variant["vectors"]
         source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
         b: LaunchArgument | None = None
@@ -145,11 +147,9 @@ class WideMatmul(DeviceMatmul):
             b = workspace_buffer if 1 not in problem.constants else weights.packed(
                 "operand1 transposed", lambda arrays: np.ascontiguousarray(
                     np.swapaxes(arrays["operand1"], -1, -2), np.float32))
-        state = self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1,
+        product = self._launch(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1,
                                _strides(problem)[:2], b=b)
-        if b is workspace_buffer and state.launches:
-            state.launches.insert(0, _transposing(problem, device))
-        return state
+        return [_transposing(problem, device), product] if b is workspace_buffer else [product]
 
 
 def _transposing(problem: MatmulProblem, device: Device) -> Launch:

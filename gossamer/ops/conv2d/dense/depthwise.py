@@ -13,13 +13,13 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.common import window_macros
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gpu import LaunchWork, groups_per_unit
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, divisor, layout_variants
+from gossamer.ops.strided import KernelAlgorithm, cannot_compile, divisor, layout_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -38,7 +38,7 @@ _EIGHTFOLD_TAPS = 9
 _MAX_WIDTH = 64
 
 
-class Depthwise(Algorithm):
+class Depthwise(KernelAlgorithm):
     """Depthwise convolution with windows in registers.
 
     The algorithm is memory-bound: each work-item holds the input window of a few neighbouring
@@ -71,11 +71,9 @@ class Depthwise(Algorithm):
         return (variant for variant in _variants(problem, device, shapes)
                 if variant.precision in precisions)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         x, y = variant.inputs[0], variant.outputs[0]
-        if y.size == 0:
-            return State(problem, variant, device)
         nhwc = x.layout == "NHWC"
         vector = _vector(problem, variant)
         source = KernelSource.of(_SOURCE, "depthwise", {
@@ -94,14 +92,13 @@ class Depthwise(Algorithm):
         tiles_y = -(-problem.out_height // variant["rows"])
         tiles_x = -(-problem.out_width // variant["columns"])
         items = problem.batch * tiles_y * tiles_x * units
-        launch = Launch(
+        return [Launch(
             device.compile(source), (-(-items // _WORK_GROUP),), (_WORK_GROUP,),
             (input_buffer(0), packed, output_buffer(0), items, *divisor(units), *divisor(tiles_x),
              *divisor(tiles_y), -(-problem.out_channels // 4) * 4, problem.height, problem.width,
              problem.out_height, problem.out_width, *problem.pads[:2], x.offset, *x.strides,
              y.offset, *y.strides,
-             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
-        return State(problem, variant, device, [launch])
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
 
 
 def _variants(problem: Conv2dProblem, device: Device,
@@ -258,7 +255,7 @@ class _Tiling:
             waited=0.0).expected_us(limits)
 
 
-class DepthwiseTiled(Algorithm):
+class DepthwiseTiled(KernelAlgorithm):
     """Depthwise convolution with inputs and weights in shared memory.
 
     The registers therefore have room for a strip of outputs even if filters are large.
@@ -301,11 +298,9 @@ class DepthwiseTiled(Algorithm):
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return _tiling(problem, variant).expected_us(device.limits)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         x, y = variant.inputs[0], variant.outputs[0]
-        if y.size == 0:
-            return State(problem, variant, device)
         tiling = _tiling(problem, variant)
         source = KernelSource.of(_TILED_SOURCE, "depthwise_tiled", {
             "ROWS": tiling.rows,
@@ -323,15 +318,14 @@ class DepthwiseTiled(Algorithm):
         tiles_y, tiles_x = tiling.tiles
         x_image, _, x_row, x_column = x.strides
         y_image, _, y_row, y_column = y.strides
-        launch = Launch(
+        return [Launch(
             device.compile(source), (tiling.groups,), (tiling.threads,),
             (input_buffer(0), weights.packed("taps by channels, depthwise", _pack_taps),
              output_buffer(0), *divisor(tiling.chunks), *divisor(tiles_x), *divisor(tiles_y),
              problem.channels, rounded_up(problem.channels, 4), problem.height, problem.width,
              problem.out_height, problem.out_width, *problem.pads[:2], x.offset, x_image, x_row,
              x_column, y.offset, y_image, y_row, y_column,
-             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
-        return State(problem, variant, device, [launch])
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
 
 
 def _tiled_variants(problem: Conv2dProblem, device: Device,

@@ -19,7 +19,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.common import (
     channels_in_memory,
     config_of,
@@ -32,7 +32,13 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.peak_rates import rates_of_unit
-from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
+from gossamer.ops.strided import (
+    WORK_GROUP_SIZE,
+    KernelAlgorithm,
+    divisor,
+    groups_for,
+    too_large,
+)
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -120,7 +126,7 @@ _PROCESSOR_SHARE = 0.11
 """Fraction of a core's peak rate of multiply-adds that a tile with the relative time 1 reaches."""
 
 
-class Im2colGemm(Algorithm):
+class Im2colGemm(KernelAlgorithm):
     """Product of the im2col matrix and the weights.
 
     Kernels gather tiles of the im2col matrix from the input into shared memory.
@@ -170,15 +176,12 @@ class Im2colGemm(Algorithm):
         sources = (_source(problem, variant),)
         return sources if variant["split_k"] == 1 else (*sources, _sum_source(problem, variant))
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         tile, x, y = sizes_of(Tile, variant), variant.inputs[0], variant.outputs[0]
         nhwc = x.layout == "NHWC"
         vector = _vector(problem, x)
         per_group = problem.group_out_channels
-        state = State(problem, variant, device)
-        if problem.outputs[0].size == 0:
-            return state
         kernel = device.compile(_source(problem, variant))
         stride = -(-per_group // 4) * 4
         packed = weights.packed(f"k by channels, {'rsc' if nhwc else 'crs'}",
@@ -193,7 +196,7 @@ class Im2colGemm(Algorithm):
         groups_p = -(-problem.pixels // tile.tile_p)
         epilogue = epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)
         is_split = tile.split_k > 1
-        state.launches = [Launch(
+        launches = [Launch(
             kernel, (groups_m * groups_p, problem.groups, tile.split_k), (tile.work_group, 1, 1),
             (input_buffer(0), packed, workspace_buffer if is_split else output_buffer(0), table,
              problem.pixels, per_group,
@@ -205,13 +208,13 @@ class Im2colGemm(Algorithm):
              *([] if is_split else epilogue)))]
         if is_split:
             results = problem.outputs[0].size
-            state.launches.append(Launch(
+            launches.append(Launch(
                 device.compile(_sum_source(problem, variant)), groups_for(results),
                 (WORK_GROUP_SIZE,),
                 (workspace_buffer, output_buffer(0), results, *divisor(problem.out_channels),
                  *divisor(problem.image_pixels), y.offset,
                  channels_in_memory(y), *epilogue)))
-        return state
+        return launches
 
 
 def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:

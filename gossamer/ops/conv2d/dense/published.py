@@ -13,7 +13,7 @@ from pathlib import Path
 from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
     cannot_lower,
@@ -24,13 +24,14 @@ from gossamer.ops.conv2d.vendor.im2col import (
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.strided import KernelAlgorithm
 from gossamer.ops.weights import Weights
 
 _LAYOUT = "NCHW"
 _WORK_GROUP = 512
 
 
-class PublishedConvolution(Algorithm):
+class PublishedConvolution(KernelAlgorithm):
     """Convolution by three unfused kernels.
 
     The first kernel writes the im2col matrix of the images, the second multiplies the weights by
@@ -54,26 +55,20 @@ class PublishedConvolution(Algorithm):
         yield variant_of(problem, published_config(device.limits), _LAYOUT, "fp32",
                          matrix_bytes(problem, 4))
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        x, y = variant.inputs[0], variant.outputs[0]
-        if y.size == 0:
-            return state
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         rows = packed_rows(weights, problem, _LAYOUT, "float32")
-        if not problem.is_pointwise:
-            state.launches.append(gather(problem, x, device))
         # one product for each image and group
         product = Product(problem.group_out_channels, problem.image_pixels, problem.depth,
                           problem.batch * problem.groups, problem.groups)
-        state.launches.append(multiplication(
-            product, variant["tile_k"], rows,
-            input_buffer(0) if problem.is_pointwise else workspace_buffer, output_buffer(0),
-            device))
-        state.launches += epilogue_pass_launches(
-            problem.epilogue, weights, device, y, 1,
-            min(_WORK_GROUP, device.limits.work_group_size))
-        return state
+        return [
+            *([] if problem.is_pointwise else [gather(problem, variant.inputs[0], device)]),
+            multiplication(
+                product, variant["tile_k"], rows,
+                input_buffer(0) if problem.is_pointwise else workspace_buffer, output_buffer(0),
+                device),
+            *epilogue_pass_launches(problem.epilogue, weights, device, variant.outputs[0], 1,
+                                    min(_WORK_GROUP, device.limits.work_group_size))]
 
 
 _SOURCE = Path(__file__).with_name("published_gemm.cl")

@@ -12,13 +12,13 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.common import channels_in_memory, panels, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.peak_rates import rates_of_unit
-from gossamer.ops.strided import too_large
+from gossamer.ops.strided import KernelAlgorithm, too_large
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
@@ -34,7 +34,7 @@ _FIND = 0.002
 """Microseconds to compute the address of one tap of one pixel."""
 
 
-class WideGemm(Algorithm):
+class WideGemm(KernelAlgorithm):
     """Matrix product with one tile per work-item.
 
     A tile is a block of output pixels by output channels. The kernel is optimised for NHWC, where
@@ -69,11 +69,8 @@ class WideGemm(Algorithm):
                        device: Device) -> tuple[KernelSource, ...]:
         return (_source(problem, variant),)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        if problem.outputs[0].size == 0:
-            return state
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         pixels, vectors = variant["pixels"], variant["vectors"]
         channels = problem.group_channels
         per_group = problem.group_out_channels
@@ -85,14 +82,13 @@ class WideGemm(Algorithm):
         zeros = weights.packed("zeros", lambda _: np.zeros(max(channels, 1), np.float32))
         x, y = variant.inputs[0], variant.outputs[0]
         groups = -(-problem.pixels // pixels) * -(-per_group // lanes)
-        state.launches = [Launch(
+        return [Launch(
             kernel, (groups, problem.groups), (1, 1),
             (input_buffer(0), packed, output_buffer(0), zeros, problem.pixels, channels, per_group,
              y.offset, channels_in_memory(y), problem.height, problem.width, problem.out_width,
              problem.image_pixels, *problem.kernel, *problem.stride,
              *problem.pads[:2], *problem.dilation, x.offset, *x.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
-        return state
 
 
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:

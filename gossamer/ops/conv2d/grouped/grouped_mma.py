@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
+from gossamer.ops.algorithm import PRECISIONS, Variant
 from gossamer.ops.conv2d.common import (
     config_of,
     in_lane_order,
@@ -32,7 +32,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gpu import without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import divisor
+from gossamer.ops.strided import KernelAlgorithm, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -42,7 +42,7 @@ _MULTIPLE = 4
 _MOST_KERNEL = 7
 
 
-class GroupedMma(Algorithm):
+class GroupedMma(KernelAlgorithm):
     """Grouped convolution on tensor cores in float16 or TF32, with float32 sums.
 
     One product computes at least 16 neighbouring output channels. It sums over the input channels
@@ -88,17 +88,15 @@ class GroupedMma(Algorithm):
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return _work(problem, variant).expected_us(device.limits)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         x, y, precision = variant.inputs[0], variant.outputs[0], variant.precision
-        if y.size == 0:
-            return State(problem, variant, device)
         work = _work(problem, variant)
         layout, tile = work.layout, work.tile
         units = rounded_up(layout.units, tile.units)
         x_image, _, x_row, x_column = x.strides
         y_image, _, y_row, y_column = y.strides
-        launch = Launch(
+        return [Launch(
             device.compile(_source(work, variant, device.limits)),
             (work.groups(device.limits), work.chunks), (32 * WARPS, 1),
             (input_buffer(0),
@@ -109,8 +107,7 @@ class GroupedMma(Algorithm):
              problem.out_height, problem.out_width, *problem.pads[:2], x.offset, x_image, x_row,
              x_column, y.offset, y_image, y_row, y_column,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
-            work.shared_bytes)
-        return State(problem, variant, device, [launch])
+            work.shared_bytes)]
 
 
 def _works(problem: Conv2dProblem, precision: str, device: Device) -> tuple[Work, ...]:

@@ -18,13 +18,13 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.common import channels_in_memory, config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gpu import COPIED, LaunchWork, without_tensor_cores
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import divisor
+from gossamer.ops.strided import KernelAlgorithm, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -247,7 +247,7 @@ def registers(warpgroups: int) -> tuple[int, int]:
     return (56, 240 if warpgroups == 1 else 224)
 
 
-class ShiftedProduct(Algorithm):
+class ShiftedProduct(KernelAlgorithm):
     """Convolution with filters larger than 1 x 1 on tensor cores, in float16 with float32 sums.
 
     A work-group copies the pixels of its tile to shared memory once, with padding between the rows.
@@ -304,12 +304,10 @@ class ShiftedProduct(Algorithm):
                        device: Device) -> tuple[KernelSource, ...]:
         return (self._source(problem, variant),) if variant.outputs[0].size else ()
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        if variant.outputs[0].size == 0:
-            return State(problem, variant, device)
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         tile = sizes_of(self.tile, variant)
-        launch = Launch(
+        return [Launch(
             device.compile(self._source(problem, variant)), tile.grid(problem, device.limits),
             # one warpgroup of four warps copies; the other warpgroups multiply
             (128 * (tile.warpgroups + 1), 1),
@@ -317,8 +315,7 @@ class ShiftedProduct(Algorithm):
              *self.sizes(problem, tile), problem.out_channels,
              *geometry_arguments(problem, variant, tile),
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
-            tile.shared_bytes(problem))
-        return State(problem, variant, device, [launch])
+            tile.shared_bytes(problem))]
 
     def _source(self, problem: Conv2dProblem, variant: Variant) -> KernelSource:
         tile = sizes_of(self.tile, variant)

@@ -21,7 +21,7 @@ import numpy as np
 from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.common import config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.direct_sparse import padded_source
@@ -34,7 +34,7 @@ from gossamer.ops.conv2d.sparse.formats import (
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, output_buffer
-from gossamer.ops.strided import divisor
+from gossamer.ops.strided import KernelAlgorithm, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -218,7 +218,7 @@ class TableTiling:
         return -(-self.walk.count // (self.width + (self.vectors - 1) * self.distance))
 
 
-class DirectSparseTable(Algorithm):
+class DirectSparseTable(KernelAlgorithm):
     """Sparse convolution by blocks of output channels, with weights in tables.
 
     The input of a column is loaded once for a block of output channels and multiplied by one weight
@@ -262,11 +262,9 @@ class DirectSparseTable(Algorithm):
                        device: Device) -> tuple[KernelSource, ...]:
         return (_source(problem, variant),) if variant.outputs[0].size else ()
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
         y = variant.outputs[0]
-        if y.size == 0:
-            return State(problem, variant, device)
         form, read, walk, division = _divided(problem, variant)
         kernel = device.compile(_source(problem, variant))
         source, launches = padded_source(variant, read, device)
@@ -282,7 +280,7 @@ class DirectSparseTable(Algorithm):
              *divisor(walk.images), problem.out_width, walk.start, *walk.in_x, y.strides[1],
              *walk.in_y, *masking,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
-        return State(problem, variant, device, launches)
+        return launches
 
 
 def _divided(problem: Conv2dProblem,

@@ -17,7 +17,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.source import source_hash
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.common import config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -27,7 +27,7 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import too_large
+from gossamer.ops.strided import KernelAlgorithm, too_large
 from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
@@ -43,7 +43,7 @@ slower CPU, building may take longer than `MOST_SECONDS`. This does no other har
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
 
-class DirectSparseCompiled(Algorithm):
+class DirectSparseCompiled(KernelAlgorithm):
     """Kernels that are generated for one layer's weights.
 
     Each nonzero is one multiply-add with the weight as an immediate operand. A work-item computes
@@ -98,14 +98,12 @@ class DirectSparseCompiled(Algorithm):
             return None
         return estimated_us(_tiling(problem, variant), device.limits)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        """Prepare the launches.
+    def kernel_launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                        device: Device) -> list[Launch]:
+        """Return the launches.
 
         Raises CompileError if the assembler fails.
         """
-        if variant.outputs[0].size == 0:
-            return State(problem, variant, device)
         division = _tiling(problem, variant)
         kernel = device.assemble(self.name, _key(division, weights),
                                  partial(_program, division, weights.arrays))
@@ -117,7 +115,7 @@ class DirectSparseCompiled(Algorithm):
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
                                                variant.outputs[0], 1)
-        return State(problem, variant, device, launches)
+        return launches
 
 
 def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
