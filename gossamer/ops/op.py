@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.tensor import TensorSpec
 
+Constant = TypeVar("Constant")
+Input = TypeVar("Input")
 Reference = Callable[[Any, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]
 """A function of (problem, inputs, weights) that returns the outputs in float64."""
 
@@ -56,6 +58,53 @@ class UnaryProblem(Problem):
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The only input."""
         return (self.input,)
+
+
+class OperandProblem(Problem):
+    """A problem in which any of the operands may be constants.
+
+    Attributes
+    ----------
+    operands : tuple of TensorSpec
+        Spec of each operand, including constants.
+    constants : tuple of int
+        Indices of the operands that are constants. In the weights, operand i has the name
+        ``operand<i>``. The other operands are the run-time inputs, in the same order.
+    """
+
+    operands: tuple[TensorSpec, ...]
+    constants: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The operands that are not constants."""
+        return tuple(spec for index, spec in enumerate(self.operands)
+                     if index not in self.constants)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the constants."""
+        return {f"operand{index}": self.operands[index].shape for index in self.constants}
+
+    def arranged(self, constants: Mapping[str, Constant],
+                 inputs: Iterable[Input]) -> list[Constant | Input]:
+        """Return a value for each operand.
+
+        Parameters
+        ----------
+        constants : mapping
+            Values of the constants by their names in the weights.
+        inputs : iterable
+            Values of the run-time inputs, in order.
+
+        Returns
+        -------
+        list
+            The values in the order of the operands.
+        """
+        remaining = iter(inputs)
+        return [constants[f"operand{index}"] if index in self.constants else next(remaining)
+                for index in range(len(self.operands))]
 
 
 def in_float64(compute: Reference) -> Reference:

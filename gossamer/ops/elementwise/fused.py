@@ -89,16 +89,12 @@ class FusedElementwise(KernelAlgorithm):
         generator = _Generator(problem, variant, sizes, walks, offsets, vector)
         kernel = device.compile(
             KernelSource.of(_SOURCE, "elementwise", generator.macros()))
-        arguments: list[Argument | Callable[..., Argument]] = []
-        run_time = iter(range(len(problem.inputs)))
-        layout = variant.outputs[0].layout
-        for index in range(len(problem.operands)):
-            if index in problem.constants:
-                arguments.append(_constant(weights, problem, index, layout))
-            else:
-                arguments.append(input_buffer(next(run_time)))
-        arguments += [output_buffer(index) for index in range(len(problem.outputs))]
-        arguments += generator.numbers
+        constants = {f"operand{index}": _constant(weights, problem, index,
+                                                  variant.outputs[0].layout)
+                     for index in problem.constants}
+        arguments: list[Argument | Callable[..., Argument]] = [
+            *problem.arranged(constants, map(input_buffer, range(len(problem.inputs)))),
+            *map(output_buffer, range(len(problem.outputs))), *generator.numbers]
         items = variant.outputs[0].size // vector
         return [Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items))]
 
@@ -122,10 +118,11 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
 
 def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[TensorSpec]:
     """Return the spec with which each operand is stored, including constants."""
-    output, run_time = variant.outputs[0], iter(variant.inputs)
-    return [_constant_spec(operand, output.layout, len(output.shape))
-            if index in problem.constants else next(run_time)
-            for index, operand in enumerate(problem.operands)]
+    output = variant.outputs[0]
+    return problem.arranged(
+        {f"operand{index}": _constant_spec(problem.operands[index], output.layout,
+                                           len(output.shape))
+         for index in problem.constants}, variant.inputs)
 
 
 def _loops(problem: ElementwiseProblem,

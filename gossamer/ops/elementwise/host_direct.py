@@ -49,10 +49,9 @@ class HostDirectElementwise(OneCall):
         size = variant.outputs[0].size
         code = function("elementwise", native.processor(), elementwise, problem.expression,
                         problem.constants, size, native.processor().lanes)
-        numbers = iter(range(len(problem.inputs)))
-        first, *others = [np.asarray(weights.arrays[f"operand{index}"], np.float32).reshape(-1)
-                          if index in problem.constants else next(numbers)
-                          for index in range(len(problem.operands))]
+        constants = {name: np.asarray(array, np.float32).reshape(-1)
+                     for name, array in weights.arrays.items()}
+        first, *others = problem.arranged(constants, range(len(problem.inputs)))
         return State(problem, variant, device, data=Work(
             code, workers(variant[THREADS]), -(-size // _CHUNK),
             (first, len(problem.inputs), *others)))

@@ -10,14 +10,15 @@ import numpy as np
 
 from gossamer.expression import DISCONTINUOUS, ROUNDINGS, Expression, identity
 from gossamer.facts import REAL, ValueFacts, precision_of_values
-from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.op import OperandProblem
 from gossamer.tensor import Format, TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 
 
 @dataclass(frozen=True)
-class ElementwiseProblem(Problem):
+class ElementwiseProblem(OperandProblem):
     """An expression, evaluated for every element of the broadcast shape.
 
     operands: spec of each input of the expression.
@@ -72,8 +73,7 @@ class ElementwiseProblem(Problem):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.in_formats(spec for index, spec in enumerate(self.operands)
-                               if index not in self.constants)
+        return self.in_formats(super().inputs)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -114,10 +114,6 @@ class ElementwiseProblem(Problem):
         return precision_of_values((*self.facts, self.result))
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {f"operand{index}": self.operands[index].shape for index in self.constants}
-
-    @property
     def flops(self) -> int:
         return self.expression.flops * self.outputs[0].size
 
@@ -155,11 +151,9 @@ def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
 
     If `arithmetic` is a float dtype, the problem's float32 outputs are returned with this dtype.
     """
-    remaining = iter(inputs)
-    operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
-                for index in range(len(problem.operands))]
     values = problem.expression.evaluate(
-        *[np.asarray(operand).astype(arithmetic, copy=False) for operand in operands])
+        *[np.asarray(operand).astype(arithmetic, copy=False)
+          for operand in problem.arranged(weights, inputs)])
     return [np.broadcast_to(_converted(value, dtype), problem.shape)
             for value, dtype in zip(values, problem.dtypes, strict=True)]
 

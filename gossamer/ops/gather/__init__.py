@@ -103,12 +103,12 @@ class DirectGather(KernelAlgorithm):
             defines["PAIRED"] = 1
             count, rows = count // 2, rows.in_units(2)
         kernel = device.compile(KernelSource.of(_SOURCE, "gather", defines))
-        run_time = iter(range(len(problem.inputs)))
-        operands = [
-            weights.packed(f"operand{i}", lambda arrays, i=i, spec=spec: np.asarray(  # type: ignore[misc]
-                arrays[f"operand{i}"], spec.dtype))
-            if i in problem.constants else input_buffer(next(run_time))
-            for i, spec in enumerate((problem.data, problem.indices))]
+        constants = {
+            f"operand{i}": weights.packed(
+                f"operand{i}", lambda arrays, i=i: np.asarray(  # type: ignore[misc]
+                    arrays[f"operand{i}"], problem.operands[i].dtype))
+            for i in problem.constants}
+        operands = problem.arranged(constants, map(input_buffer, range(len(problem.inputs))))
         return [Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             *operands, output_buffer(0), count, data.shape[problem.axis],
             *divisor(problem.indices.size), *divisor(inner), *divisor(rows.size), rows.first,

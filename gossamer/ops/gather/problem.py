@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.op import OperandProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class GatherProblem(Problem):
+class GatherProblem(OperandProblem):
     """Slices of a tensor, selected by indices along an axis.
 
     output[a..., i..., b...] = data[a..., indices[i...], b...]
@@ -43,20 +43,14 @@ class GatherProblem(Problem):
             raise ValueError(f"a gather along axis {self.axis} of {self.data}, which is empty")
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for index, spec in enumerate((self.data, self.indices))
-                     if index not in self.constants)
+    def operands(self) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        return self.data, self.indices
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         shape = self.data.shape
         return (default_spec(shape[: self.axis] + self.indices.shape + shape[self.axis + 1 :],
                              self.data.dtype),)
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {f"operand{index}": (self.data, self.indices)[index].shape
-                for index in self.constants}
 
     @property
     def flops(self) -> int:
@@ -81,9 +75,7 @@ class GatherProblem(Problem):
 
 def reference(problem: GatherProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    remaining = iter(inputs)
-    data, indices = (np.asarray(weights[f"operand{i}"]) if i in problem.constants
-                     else next(remaining) for i in range(2))
+    data, indices = problem.arranged(weights, inputs)
     if problem.outputs[0].size == 0:
         return [np.empty(problem.outputs[0].shape, data.dtype)]
     length = data.shape[problem.axis]

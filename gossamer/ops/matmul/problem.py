@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.op import OperandProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class MatmulProblem(Problem):
+class MatmulProblem(OperandProblem):
     """The matrix product `a @ b`, as in NumPy.
 
     If `a` is a vector, it is treated as a row. If `b` is a vector, it is treated as a column. The
@@ -38,7 +38,7 @@ class MatmulProblem(Problem):
         if not self.a.shape or not self.b.shape:
             raise ValueError(f"a matrix product of {self.a} and {self.b}: neither may be a scalar")
         for index in self.transposed:
-            if len((self.a, self.b)[index].shape) < 2:
+            if len(self.operands[index].shape) < 2:
                 raise ValueError(f"operand {index} of the product of {self.a} and {self.b} is a "
                                  "vector, which cannot be transposed")
         if self.matrix_a[-1] != self.matrix_b[-2]:
@@ -63,9 +63,8 @@ class MatmulProblem(Problem):
         return np.broadcast_shapes(self.matrix_a[:-2], self.matrix_b[:-2])
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for index, spec in enumerate((self.a, self.b))
-                     if index not in self.constants)
+    def operands(self) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        return self.a, self.b
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -74,17 +73,13 @@ class MatmulProblem(Problem):
         return (default_spec((*self.batch, *rows, *columns), self.a.dtype),)
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {f"operand{index}": (self.a, self.b)[index].shape for index in self.constants}
-
-    @property
     def flops(self) -> int:
         rows, inner = self.matrix_a[-2:]
         return 2 * math.prod(self.batch) * rows * inner * self.matrix_b[-1]
 
     def describe(self) -> str:
         a, b = (f"{spec} transposed" if index in self.transposed else str(spec)
-                for index, spec in enumerate((self.a, self.b)))
+                for index, spec in enumerate(self.operands))
         return f"{a} @ {b}"
 
 
@@ -102,8 +97,6 @@ def reference(problem: MatmulProblem, inputs: Sequence[np.ndarray],
 def operands(problem: MatmulProblem, inputs: Sequence[np.ndarray],
              weights: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return both operands after transposition."""
-    remaining = iter(inputs)
-    a, b = (np.asarray(weights[f"operand{i}"]) if i in problem.constants else next(remaining)
-            for i in range(2))
+    a, b = problem.arranged(weights, inputs)
     return (a.swapaxes(-1, -2) if 0 in problem.transposed else a,
             b.swapaxes(-1, -2) if 1 in problem.transposed else b)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.op import OperandProblem
 from gossamer.tensor import TensorSpec
 
 MODEL = "model"
@@ -18,7 +18,7 @@ _INDICES = ("int32", "int64")
 
 
 @dataclass(frozen=True)
-class OnnxPartProblem(Problem):
+class OnnxPartProblem(OperandProblem):
     """Nodes of an ONNX file that are computed together.
 
     operands: spec of each input of the model, including constants.
@@ -46,18 +46,12 @@ class OnnxPartProblem(Problem):
     has_float16: bool = False
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for index, spec in enumerate(self.operands)
-                     if index not in self.constants)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return self.results
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {MODEL: (self.model_bytes,),
-                **{f"operand{index}": self.operands[index].shape for index in self.constants}}
+        return {MODEL: (self.model_bytes,), **super().weight_shapes}
 
     @property
     def flops(self) -> int:

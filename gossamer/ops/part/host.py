@@ -234,8 +234,5 @@ def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
 def _dtype(problem: Any, name: str) -> str:
     """Return the dtype of a problem's constant."""
     operands: Sequence[TensorSpec] = getattr(problem, "operands", ())
-    if not operands and problem.op in ("gather", "matmul"):
-        operands = (problem.data, problem.indices) if problem.op == "gather" else (
-            problem.a, problem.b)
     number = name.removeprefix("operand")
     return operands[int(number)].dtype if operands and number.isdigit() else "float32"

@@ -93,14 +93,10 @@ def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, express
 
 def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Sequence[str],
                  weights: Names) -> list[str]:
-    remaining = iter(inputs)
-    dtypes = [spec.dtype for spec in problem.operands]
-    values = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
-              for index in range(len(problem.operands))]
-    given = iter(problem.inputs)
-    for index in range(len(values)):
-        if index not in problem.constants:
-            dtypes[index] = str(next(given).stored_dtype)
+    values = problem.arranged(weights, inputs)
+    dtypes = problem.arranged(
+        {f"operand{index}": problem.operands[index].dtype for index in problem.constants},
+        (str(spec.stored_dtype) for spec in problem.inputs))
     arithmetic = problem.arithmetic
     if problem.expression.is_identity and len(values) == 1:
         # conversions do not go through float32, which does not represent all 64-bit integers
@@ -292,26 +288,19 @@ def _onnxruntimes(size: int, length: int, coordinates: str,
 
 def _gather(writer: ModelWriter, problem: GatherProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
-    return [writer.node("Gather", _operands(problem, inputs, weights), axis=problem.axis)]
+    return [writer.node("Gather", problem.arranged(weights, inputs), axis=problem.axis)]
 
 
 def _matmul(writer: ModelWriter, problem: MatmulProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     if problem.a.dtype != "float32":
         raise UnsupportedError(f"a product of {problem.a.dtype} has no ONNX equivalent")
-    operands = _operands(problem, inputs, weights)
+    operands = problem.arranged(weights, inputs)
     for index in problem.transposed:
-        rank = len((problem.a, problem.b)[index].shape)
+        rank = len(problem.operands[index].shape)
         operands[index] = writer.node("Transpose", [operands[index]],
                                       perm=[*range(rank - 2), rank - 1, rank - 2])
     return [writer.node("MatMul", operands)]
-
-
-def _operands(problem: GatherProblem | MatmulProblem, inputs: Sequence[str],
-              weights: Names) -> list[str]:
-    remaining = iter(inputs)
-    return [weights[f"operand{index}"] if index in problem.constants else next(remaining)
-            for index in range(2)]
 
 
 def _conv_transpose2d(writer: ModelWriter, problem: ConvTranspose2dProblem, inputs: Sequence[str],
