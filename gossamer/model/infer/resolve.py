@@ -499,12 +499,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []
     for index, batch in enumerate(batches):
-        inputs = []
-        for info in graph.inputs:
-            shape = [256 + 128 * index if size is None and axis else size
-                     for axis, size in enumerate(info.shape)]
-            inputs.append(replace(info, shape=tuple(shape)))
-        state = InferenceState(replace(graph, inputs=inputs), batch,
+        state = InferenceState(at_size(graph, 256 + 128 * index), batch,
                                states[0] if states and graph.fixed_batch else None)
         try:
             for node in graph.nodes:
