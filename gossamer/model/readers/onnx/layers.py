@@ -348,13 +348,18 @@ def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
     """
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
-    value = Composer().operand(centred)
+    return _over_deviation(node, centred, axes)
+
+
+def _over_deviation(node: OnnxNode, x: str, axes: int | str) -> Value:
+    """Emit the mean of x * x, the variance, and return x / sqrt(variance + epsilon)."""
+    value = Composer().operand(x)
     squares = node.emit_expression(value * value, "squares")
     variance = node.emit("reduce", [squares], "variance", kind="mean", axes=axes, keepdims=True)
     composer = Composer()
     epsilon = composer.constant(node.attribute("epsilon", 1e-5))
     deviation = (composer.operand(variance) + epsilon).apply("sqrt")
-    return composer.operand(centred) / deviation
+    return composer.operand(x) / deviation
 
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
@@ -389,15 +394,8 @@ def _rms_norm(node: OnnxNode) -> None:
     node.only("stash_type", 1)
     if _emitted_as_one(node, centred=False):
         return
-    x = node.required(0)
-    value = Composer().operand(x)
-    squares = node.emit_expression(value * value, "squares")
-    mean = node.emit("reduce", [squares], "mean", kind="mean", axes=node.attribute("axis", -1),
-                     keepdims=True)
-    composer = Composer()
-    epsilon = composer.constant(node.attribute("epsilon", 1e-5))
-    root = (composer.operand(mean) + epsilon).apply("sqrt")
-    node.emit_expression(composer.operand(x) / root * node.required(1))
+    value = _over_deviation(node, node.required(0), node.attribute("axis", -1))
+    node.emit_expression(value * node.required(1))
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
