@@ -46,7 +46,7 @@ COMPUTED = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bo
 shapes may have any dtype."""
 
 
-def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
+def check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
     """Raise UnsupportedError for a dtype that is not in COMPUTED.
 
     If all inputs of the node are known, any dtype is allowed.
@@ -68,7 +68,7 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
     """
     # check dtypes first: a wrong dtype is wrong at all sizes of the inputs, whereas shapes that do
     # not match here may match at other sizes
-    _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
+    check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -148,7 +148,7 @@ def _cast_shape(state: InferenceState, node: Node) -> None:
     if state.dtypes[x] == dtype and x not in state.known:
         state.alias(node)
     else:
-        _check_dtypes(state, node, (state.dtypes[x], dtype))
+        check_dtypes(state, node, (state.dtypes[x], dtype))
         state.cast(node, x, node.outputs, dtype)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import RESOLVED, InferenceState, OpDef, Shape, never
-from gossamer.model.opset.elementwise import COMPUTED
+from gossamer.model.opset.elementwise import check_dtypes
 
 _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
                              ExpressionStep("where", (0, 1, 2))))
@@ -57,9 +57,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     # clamped: a diagonal outside of the matrix keeps all elements or none, however far away it is
     diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
     dtype = state.dtypes[node.inputs[0]]
-    if dtype not in COMPUTED and node.inputs[0] not in state.known:
-        raise state.unsupported(node, f"computes with {dtype}; gossamer computes elements in "
-                                      f"{', '.join(COMPUTED)}")
+    check_dtypes(state, node, [dtype])
     dtype = "float32" if dtype == "bool" else dtype
     state.check_constant(node, shape[-2:], "float64")
     kept = np.ones(shape[-2:], dtype)
@@ -84,8 +82,8 @@ def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
     return state.known[name].astype(np.int64)
 
 
-def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
-              axis: int) -> np.ndarray:
+def positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
+             axis: int) -> np.ndarray:
     """Return nonnegative indices along an axis of `size` elements.
 
     Negative indices count from the end. Raises ModelError for an index outside of the axis.
@@ -117,7 +115,7 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
     for axis in range(count):
         along = (np.arange(shape[axis]).reshape(-1, *[1] * (positions.ndim - axis - 1))
                  if axis < batch_dims else
-                 _positive(state, node, indices[..., axis - batch_dims], shape[axis], axis))
+                 positive(state, node, indices[..., axis - batch_dims], shape[axis], axis))
         positions = positions * shape[axis] + along
     return positions, shape[:count]
 
@@ -138,7 +136,7 @@ def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
     state.check_size(node, indices.shape, "int64")
     positions = np.zeros(indices.shape, np.int64)
     for other, size in enumerate(indices.shape):
-        along = (_positive(state, node, indices, shape[axis], axis) if other == axis else
+        along = (positive(state, node, indices, shape[axis], axis) if other == axis else
                  np.arange(size).reshape(-1, *[1] * (indices.ndim - other - 1)))
         positions = positions * shape[other] + along
     return positions

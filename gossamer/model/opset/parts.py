@@ -22,6 +22,7 @@ from gossamer.model.opset.definition import (
     not_evaluated,
     works_across_images,
 )
+from gossamer.model.opset.indexing import positive
 from gossamer.resampling import nearest as nearest_elements
 
 
@@ -110,12 +111,10 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
     shape, indices = (state.shapes[name] for name in node.inputs)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     known = state.known.get(node.inputs[1])
-    if known is not None and known.size:
-        if known.min() < -shape[axis] or known.max() >= shape[axis]:
-            raise state.error(node, f"index {known.max()} is outside dimension {axis} of shape "
-                                    f"{list(shape)}")
-        if known.min() < 0:
-            known = np.where(known < 0, known + shape[axis], known)
+    if known is not None:
+        has_negative = known.min(initial=0) < 0
+        known = positive(state, node, known, shape[axis], axis)
+        if has_negative:
             node.inputs[1] = state.know(state.new_name(node, "indices"), known)
     result = (*shape[:axis], *indices, *shape[axis + 1:])
     if known is not None and known.shape == () and node.inputs[0] not in state.known:
