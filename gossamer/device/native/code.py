@@ -342,6 +342,29 @@ class Code:
         return [results[output] for output in expression.outputs]
 
 
+class TaskCode(Code):
+    """The function of a module that computes a range of tasks.
+
+    module: the module, or None for a new one.
+
+    Attributes: `first` and `end`, the range of tasks, and `scratch`, the address of the thread's
+    scratch memory.
+    """
+
+    def __init__(self, name: str, module: ir.Module | None = None) -> None:
+        super().__init__(module or ir.Module(), name, [POINTER, INT64, INT64, POINTER])
+        _, self.first, self.end, self.scratch = self.arguments
+
+    def argument(self, number: int, kind: ir.Type = POINTER) -> Any:
+        """Load an argument of the launch, by default an address."""
+        return self.load(kind, self.arguments[0], 8 * number)
+
+    def finished(self) -> str:
+        """End the function, and return the module."""
+        self.builder.ret_void()
+        return str(self.module)
+
+
 class Loop:
     """The state of a loop while its body is emitted; see Code.loop."""
 

@@ -67,15 +67,12 @@ def elementwise(expression: Expression, constants: Sequence[int], size: int, lan
     size: number of elements of the output.
     lanes: number of floats in a vector register.
     """
-    from llvmlite import ir
 
-    from gossamer.device.native.code import FLOAT, INT64, POINTER, Code
+    from gossamer.device.native.code import FLOAT, INT64, TaskCode
 
-    code = Code(ir.Module(), "elementwise", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("elementwise")
     b = code.builder
-    operand, target, *others = (code.load(POINTER, arguments, 8 * index)
-                                for index in range(1 + expression.inputs))
+    operand, target, *others = map(code.argument, range(1 + expression.inputs))
     operands = [operand, *others]
     single = {index: code.splat(code.load(FLOAT, operands[index]), lanes) for index in constants}
     whole = size // lanes * lanes
@@ -87,11 +84,10 @@ def elementwise(expression: Expression, constants: Sequence[int], size: int, lan
         code.store_first(code.evaluate(expression, values, lanes), target, offset, lanes, valid)
         return []
 
-    start, stop = (b.mul(task, INT64(_CHUNK)) for task in (first, end))
+    start, stop = (b.mul(task, INT64(_CHUNK)) for task in (code.first, code.end))
     is_last = b.icmp_signed(">", stop, INT64(whole))
     with code.loop(start, b.select(is_last, INT64(whole), stop), lanes) as step:
         write(step.index, lanes)
     if size % lanes:
         code.where(is_last, lambda: write(INT64(whole), size % lanes), [])
-    b.ret_void()
-    return str(code.module)
+    return code.finished()

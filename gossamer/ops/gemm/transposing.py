@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import INT32, INT64, POINTER, Code, integer, vector
+from gossamer.device.native.code import INT32, Code, TaskCode, integer, vector
 
 
 def transposing(height: int, width: int, source_row: int, target_row: int, lanes: int) -> str:
@@ -20,10 +20,8 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
     source_row: distance between consecutive rows of the matrix, in floats.
     target_row: distance between consecutive rows of the transposed matrix, in floats.
     """
-    module = ir.Module()
-    code = Code(module, "transpose", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
-    source, target = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    code = TaskCode("transpose")
+    source, target = map(code.argument, range(2))
     whole = -(-height // lanes) * lanes
 
     def block(row: Any, column: Any, rows: int, columns: int) -> None:
@@ -49,11 +47,10 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
             block(integer(height // lanes * lanes), column, height % lanes, columns)
         return []
 
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         column = code.builder.mul(task.index, integer(lanes))
         code.by_size(task.index, width, lanes, lambda columns: strip(column, columns))
-    code.builder.ret_void()
-    return str(module)
+    return code.finished()
 
 
 def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+from gossamer.device.native.code import INT64, TaskCode, integer, larger, vector
 from gossamer.tensor import rounded_up
 
 
@@ -29,11 +29,9 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
     lanes: number of floats per vector.
     """
     (height, width), (rows, columns) = size, out
-    module = ir.Module()
-    code = Code(module, "pool", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, scratch = code.arguments
+    code = TaskCode("pool")
     b = code.builder
-    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    x, y = map(code.argument, range(2))
 
     def vectors(count: int, write: Any) -> None:
         """Emit code for each vector of a row, including an incomplete last vector."""
@@ -44,9 +42,9 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
 
     with code.loop(0, scratch_floats(width, columns, kernel[1], stride[1], pads[1], dilation,
                                      lanes), lanes) as part:
-        code.store(ir.Constant(vector(lanes), [float("-inf")] * lanes), scratch,
+        code.store(ir.Constant(vector(lanes), [float("-inf")] * lanes), code.scratch,
                    b.mul(part.index, integer(4)))
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         plane = code.at(x, b.mul(task.index, integer(4 * height * width)))
         goal = code.at(y, b.mul(task.index, integer(4 * rows * columns)))
         with code.loop(0, rows) as row:
@@ -64,10 +62,11 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
                 byte = b.mul(column, integer(4))
                 value = reduce(partial(larger, b), [
                     code.load_first(source, byte, lanes, valid) for source in sources])
-                code.store_first(value, scratch, b.add(byte, integer(4 * pads[1])), lanes, valid)
+                code.store_first(value, code.scratch, b.add(byte, integer(4 * pads[1])), lanes,
+                                 valid)
 
             def along(column: Any, valid: int, output: Any = output) -> None:
-                source = code.at(scratch, b.mul(column, integer(4 * stride[1])))
+                source = code.at(code.scratch, b.mul(column, integer(4 * stride[1])))
                 value = reduce(partial(larger, b), [
                     code.strided(code.at(source, 4 * dilation * tap), integer(0), 0, stride[1],
                                  stride[1] * lanes, lanes, lanes) for tap in range(kernel[1])])
@@ -75,8 +74,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
 
             vectors(width, down)
             vectors(columns, along)
-    b.ret_void()
-    return str(module)
+    return code.finished()
 
 
 def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int, dilation: int,
@@ -97,10 +95,9 @@ def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int
     size, out, kernel, stride, pads: as in pooling().
     planes: number of bits per value.
     """
-    code = Code(ir.Module(), "pool", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("pool")
     b, step = code.builder, 8 * planes
-    source, target = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    source, target = map(code.argument, range(2))
 
     def within(position: Any, axis: int, tap: int) -> Any:
         index = b.add(b.mul(position, INT64(stride[axis])), INT64(tap - pads[axis]))
@@ -108,7 +105,7 @@ def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int
         last = INT64(size[axis] - 1)
         return b.select(b.icmp_signed(">", index, last), last, index)
 
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         plane = code.at(source, b.mul(task.index, INT64(step * size[0] * size[1])))
         result = code.at(target, b.mul(task.index, INT64(step * out[0] * out[1])))
         with code.loop(0, out[0]) as row, code.loop(0, out[1]) as column:
@@ -124,5 +121,4 @@ def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int
                 known = b.or_(ones, reduce(b.and_, (words[0] for words in read)))
                 b.store(known, pixel).align = 8
             b.store(ones, code.at(pixel, 8 * (planes - 1))).align = 8
-    b.ret_void()
-    return str(code.module)
+    return code.finished()

@@ -85,12 +85,11 @@ def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
     """
     from llvmlite import ir
 
-    from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+    from gossamer.device.native.code import TaskCode, integer, larger, vector
 
-    code = Code(ir.Module(), "reduce", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("reduce")
     b = code.builder
-    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    x, y = map(code.argument, range(2))
     combine = larger if kind == "max" else lambda b, x, y: b.fadd(x, y)
     fill = -math.inf if kind == "max" else 0.0
     least, vectors = ir.Constant(vector(lanes), [fill] * lanes), -(-inner // lanes)
@@ -111,7 +110,7 @@ def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
         code.store_first(finished(row.values[0]), y, target, lanes, valid)
         return []
 
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         if inner == 1:
             values = code.fold(count, lanes, fill, code.at(
                 x, b.mul(task.index, integer(4 * count))),
@@ -122,5 +121,4 @@ def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
             outer, number = b.sdiv(task.index, integer(vectors)), b.srem(
                 task.index, integer(vectors))
             code.by_size(number, inner, lanes, lambda valid: write(outer, number, valid))
-    b.ret_void()
-    return str(code.module)
+    return code.finished()

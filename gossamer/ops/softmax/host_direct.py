@@ -54,14 +54,13 @@ def softmax_of_rows(size: int, lanes: int) -> str:
     """
     from llvmlite import ir
 
-    from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+    from gossamer.device.native.code import TaskCode, integer, larger, vector
 
-    code = Code(ir.Module(), "softmax", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("softmax")
     b = code.builder
-    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    x, y = map(code.argument, range(2))
     zero, least = (ir.Constant(vector(lanes), [value] * lanes) for value in (0.0, -math.inf))
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         start = b.mul(task.index, integer(4 * size))
         source, target = code.at(x, start), code.at(y, start)
         most = code.splat(code.reduce_lanes(larger, code.fold(
@@ -81,5 +80,4 @@ def softmax_of_rows(size: int, lanes: int) -> str:
             return value
 
         code.fold(size, lanes, 0.0, target, share, zero)
-    b.ret_void()
-    return str(code.module)
+    return code.finished()

@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, vector
+from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, TaskCode, vector
 from gossamer.expression import Expression
 
 _MOST_STEPS = 31
@@ -123,37 +123,33 @@ def signs(shape: Shape, tile: Tile, chunk: int) -> str:
     falls: nonzero for channels whose result decreases as the accumulator grows.
     alphas: the magnitude of each channel's weights.
     """
-    code = Code(ir.Module(), "signs", [POINTER, INT64, INT64, POINTER])
-    return _Signs(code, shape, tile, chunk).module()
+    return _Signs(TaskCode("signs"), shape, tile, chunk).module()
 
 
 class _Signs:
-    def __init__(self, code: Code, shape: Shape, tile: Tile, chunk: int) -> None:
+    def __init__(self, code: TaskCode, shape: Shape, tile: Tile, chunk: int) -> None:
         self.code, self.shape, self.tile, self.chunk = code, shape, tile, chunk
         self.words = ir.VectorType(INT64, tile.lanes)
         self.integers = ir.VectorType(INT32, tile.lanes)
         self.counts = self.words if tile.counts_words else ir.VectorType(
             ir.IntType(8), 8 * tile.lanes)
-        arguments = code.arguments[0]
-        self.given = {name: code.load(POINTER, arguments, 8 * index)
-                      for index, name in enumerate(ARGUMENTS)}
+        self.given = {name: code.argument(index) for index, name in enumerate(ARGUMENTS)}
         if not shape.out_planes:
             self.given["first"] = self.given["last"]
-        self.operands = [code.load(POINTER, arguments, 8 * (len(ARGUMENTS) + index))
+        self.operands = [code.argument(len(ARGUMENTS) + index)
                          for index in range(len(shape.kinds))]
 
     def module(self) -> str:
         code, shape, tile = self.code, self.shape, self.tile
         b = code.builder
-        _, first, end, scratch = code.arguments
         if shape.is_copied:
-            (self._pack_rows if shape.channels_last else self._copy)(scratch)
-            self.given["input"] = scratch
+            (self._pack_rows if shape.channels_last else self._copy)(code.scratch)
+            self.given["input"] = code.scratch
         tiles = -(-shape.pixels // tile.pixels)
         chunks = -(-tiles // self.chunk)
         whole = shape.pixels // tile.pixels
         blocks = shape.channels // tile.channels
-        with code.loop(first, end) as task:
+        with code.loop(code.first, code.end) as task:
             block = b.udiv(task.index, INT64(chunks))
             start = b.mul(b.urem(task.index, INT64(chunks)), INT64(self.chunk))
             stop = b.add(start, INT64(self.chunk))
@@ -164,8 +160,7 @@ class _Signs:
                 if channels or comparison.startswith(">"):
                     code.where(b.icmp_signed(comparison, block, INT64(blocks)), partial(
                         self._tiles, block, start, stop, whole, channels), [])
-        b.ret_void()
-        return str(code.module)
+        return code.finished()
 
     def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
         """Emit the loop over the tiles of a task.

@@ -13,6 +13,7 @@ from gossamer.device.native.code import (
     INT64,
     POINTER,
     Code,
+    TaskCode,
     integer,
     vector,
 )
@@ -37,15 +38,12 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
     module = ir.Module()
     tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, outputs, block).write()
              for index, kind in enumerate(kinds)]
-    code = Code(module, "multiply", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, scratch = code.arguments
+    code = TaskCode("multiply", module)
     b = code.builder
-    x, y, positions, weights, starts, units, tile_table = (
-        code.load(POINTER, arguments, 8 * index) for index in range(7))
-    count = code.load(INT64, arguments, 56)
-    operands = [code.load(POINTER, arguments, 64 + 8 * index)
-                for index in range(len(problem.epilogue.operands))]
-    with code.loop(first, end) as task:
+    x, y, positions, weights, starts, units, tile_table = map(code.argument, range(7))
+    count = code.argument(7, INT64)
+    operands = [code.argument(8 + index) for index in range(len(problem.epilogue.operands))]
+    with code.loop(code.first, code.end) as task:
         entry = code.at(tile_table, b.mul(b.sdiv(task.index, count), integer(24)))
         kind, row, column = (code.load(INT64, entry, 8 * index) for index in range(3))
         unit = b.srem(task.index, count)
@@ -56,12 +54,11 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
             case = code.function.append_basic_block(f"case{index}")
             choice.add_case(integer(index), case)
             b.position_at_end(case)
-            b.call(tile, [x, y, positions, weights, starts, scratch, row, column, *channels,
+            b.call(tile, [x, y, positions, weights, starts, code.scratch, row, column, *channels,
                           *operands])
             b.branch(done)
         b.position_at_end(done)
-    b.ret_void()
-    return str(module)
+    return code.finished()
 
 
 @dataclass

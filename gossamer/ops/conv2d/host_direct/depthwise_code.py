@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, vector
+from gossamer.device.native.code import FLOAT, Code, TaskCode, integer, vector
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 7
@@ -22,16 +22,13 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
     image are skipped. Elements before the start or after the end of an input row count as zeros;
     the code does not read them.
     """
-    module = ir.Module()
-    code = Code(module, "depthwise", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("depthwise")
     b = code.builder
-    x, y, weights = (code.load(POINTER, arguments, 8 * index) for index in range(3))
-    operands = [code.load(POINTER, arguments, 24 + 8 * index)
-                for index in range(len(problem.epilogue.operands))]
+    x, y, weights = map(code.argument, range(3))
+    operands = [code.argument(3 + index) for index in range(len(problem.epilogue.operands))]
     count = -(-problem.out_width // lanes)
     zero = ir.Constant(vector(lanes), [0.0] * lanes)
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         channel = b.sdiv(task.index, integer(problem.group_out_channels))
         plane = code.at(x, b.mul(channel, integer(4 * problem.height * problem.width)))
         own = code.at(weights, b.mul(task.index, integer(4 * problem.taps)))
@@ -68,8 +65,7 @@ def depthwise(problem: Conv2dProblem, lanes: int) -> str:
                             for operand, given in zip(operands, channels, strict=True)]
                     result = code.evaluate(problem.epilogue.expression, [value, *read], lanes)
                     code.store_first(result, y, byte, lanes, valid)
-    b.ret_void()
-    return str(module)
+    return code.finished()
 
 
 def _read(code: Code, source: Any, problem: Conv2dProblem, tap: int, number: int,

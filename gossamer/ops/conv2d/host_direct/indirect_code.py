@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, integer, vector
+from gossamer.device.native.code import FLOAT, INT32, INT64, TaskCode, integer, vector
 from gossamer.ops.conv2d.host_direct.tiles import Tiling
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
@@ -31,11 +31,10 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
 
     channel_bytes: number of bytes from one channel of the input to the next.
     """
-    code = Code(ir.Module(), "indirect", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("indirect")
     b = code.builder
-    x, y, panels, offsets, zeros = (code.load(POINTER, arguments, 8 * index) for index in range(5))
-    epilogue = _Epilogue(code, problem, tiling.lanes, y, 40)
+    x, y, panels, offsets, zeros = map(code.argument, range(5))
+    epilogue = _Epilogue(code, problem, tiling.lanes, y, 5)
     size, channels, taps = 4 * tiling.width, problem.channels, problem.taps
     tiles = max(-(-problem.image_pixels // tiling.pixels), 1)
 
@@ -82,13 +81,12 @@ def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
         code.by_size(panel, problem.out_channels, tiling.width, write)
         return []
 
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         panel, number = b.sdiv(task.index, integer(tiles)), b.srem(task.index, integer(tiles))
         start = b.mul(number, integer(tiling.pixels))
         code.by_size(number, problem.image_pixels, tiling.pixels,
                  lambda count: tile(panel, start, count))
-    b.ret_void()
-    return str(code.module)
+    return code.finished()
 
 
 def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
@@ -99,11 +97,10 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
     (vectors, taps, 1, lanes), and of the epilogue's operands. Taps outside of the image are
     skipped.
     """
-    code = Code(ir.Module(), "depthwise_rows", [POINTER, INT64, INT64, POINTER])
-    arguments, first, end, _ = code.arguments
+    code = TaskCode("depthwise_rows")
     b = code.builder
-    x, y, panels = (code.load(POINTER, arguments, 8 * index) for index in range(3))
-    epilogue = _Epilogue(code, problem, lanes, y, 24)
+    x, y, panels = map(code.argument, range(3))
+    epilogue = _Epilogue(code, problem, lanes, y, 3)
     pixel, stride, pad = 4 * problem.channels, problem.stride[1], problem.pads[1]
     rows, wide = problem.out_height, problem.out_width
     # if low <= column < high, the window of an output column needs no padding at the left or right
@@ -156,27 +153,26 @@ def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
             columns(rest.index, 1)
         return []
 
-    with code.loop(first, end) as task:
+    with code.loop(code.first, code.end) as task:
         number, row = b.sdiv(task.index, integer(rows)), b.srem(task.index, integer(rows))
         code.by_size(number, problem.channels, lanes,
                  lambda valid: write(number, row, valid))
-    b.ret_void()
-    return str(code.module)
+    return code.finished()
 
 
 class _Epilogue:
     """The epilogue of a convolution in NHWC.
 
     y: address of the output of an image.
-    first: number of bytes of the arguments that precede the addresses of the operands.
+    first: number of the arguments that precede the addresses of the operands.
     """
 
-    def __init__(self, code: Code, problem: Conv2dProblem, lanes: int, y: Any, first: int) -> None:
+    def __init__(self, code: TaskCode, problem: Conv2dProblem, lanes: int, y: Any,
+                 first: int) -> None:
         self.code, self.problem, self.lanes, self.y = code, problem, lanes, y
         self.zero = ir.Constant(vector(lanes), [0.0] * lanes)
-        self.operands = [
-            (kind, code.load(POINTER, code.arguments[0], first + 8 * index))
-            for index, kind in enumerate(problem.epilogue.operands)]
+        self.operands = [(kind, code.argument(first + index))
+                         for index, kind in enumerate(problem.epilogue.operands)]
 
     def write(self, sums: Sequence[Any], pixel: Any, channel: Any, valid: int) -> None:
         """Emit code that applies the epilogue and stores `valid` channels of consecutive pixels."""
