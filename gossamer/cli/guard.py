@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
 
 from gossamer import debug
+from gossamer.cli.imports import handling
 from gossamer.errors import GossamerError, GossamerWarning
 
 
@@ -30,7 +29,8 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         if terminal := sys.modules.get("gossamer.io.terminal"):
             terminal.forget_notices()
         try:
-            with warnings.catch_warnings(), _terminable():
+            with warnings.catch_warnings(), handling(
+                    signal.SIGTERM, signal.SIG_DFL, _terminate):
                 warnings.simplefilter("always", GossamerWarning)
                 warnings.showwarning = lambda message, *_, **__: _notice(message, "warning")
                 verb(*args, **options)
@@ -66,27 +66,9 @@ class Terminated(KeyboardInterrupt):
     exit_code = 128 + signal.SIGTERM
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Make SIGTERM raise an exception during a `with` block, as Ctrl-C does.
-
-    The exception lets cleanup code restore the terminal's cursor and remove partially written
-    files.
-    """
-    # only the main thread may set a handler, and an existing handler is kept
-    if (threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
-        yield
-        return
-
-    def terminate(*_: object) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _terminate(*_: object) -> None:
+    # cleanup code restores the terminal's cursor and removes partially written files
+    raise Terminated
 
 
 def _fault(error: Exception) -> NoReturn:
