@@ -157,15 +157,20 @@ def tell_of_threads(threads: Threads | None, devices: str) -> None:
                         "host")
 
 
+def positive_numbers(option: str, text: str, expected: str) -> list[int]:
+    """Parse whole numbers of 1 or more. Raises InputError that says what is expected."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise InputError(f"{option} {text}: expected {expected}")
+    return numbers
+
+
 def batch_sizes(text: str, example: str) -> list[int]:
     """Parse the batch sizes of --batch."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise InputError(f"--batch {text}: expected sizes of 1 or more, like {example}")
-    return sizes
+    return positive_numbers("--batch", text, f"sizes of 1 or more, like {example}")
 
 
 def device_of(plan: AnyPlan) -> tuple[str, str]:

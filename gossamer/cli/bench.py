@@ -197,12 +197,7 @@ def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
     """
     from gossamer.bench.call_times import Load
 
-    try:
-        counts = [int(part) for part in threads.split(",")]
-    except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise InputError(f"--threads {threads}: expected numbers of 1 or more, like 1,4")
+    counts = arguments.positive_numbers("--threads", threads, "numbers of 1 or more, like 1,4")
     if rate is not None and not 0 < rate < math.inf:
         raise InputError(f"--rate {rate:g}: expected a number of calls per second above 0")
     if not 0 < seconds < math.inf:
