@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -14,14 +13,12 @@ from gossamer.io import terminal
 from gossamer.io.text import duration_text, share_text
 
 
-@contextmanager
-def input_bar() -> Iterator[Progress]:
-    """Show a progress bar during a `with` block if stderr is a terminal."""
+def input_bar() -> Progress:
+    """Return a progress bar that is shown during a `with` block if stderr is a terminal."""
     console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(),
-                  MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,
-                  disable=not console.is_terminal) as progress:
-        yield progress
+    return Progress(TextColumn("{task.description}", markup=False), BarColumn(),
+                    MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,
+                    disable=not console.is_terminal)
 
 
 def print_report(report: Any) -> None:
