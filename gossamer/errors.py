@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -227,6 +227,22 @@ def one_of(value: object, names: Iterable[str]) -> str:
     """
     listed = list(names)
     return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise InputError if a value is not among the choices.
+
+    Parameters
+    ----------
+    name : str
+        The name of the parameter.
+    value : object
+        Its value.
+    choices : collection of str
+        The valid values.
+    """
+    if value not in choices:
+        raise InputError(f"{name} {quoted(value)}: {one_of(value, choices)}")
 
 
 def installing(extra: str) -> str:

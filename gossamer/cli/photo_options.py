@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.cli import arguments
 from gossamer.cli.arguments import input_names
-from gossamer.errors import InputError, one_of
+from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
@@ -166,8 +167,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 def check_preset(preset: str) -> Preprocessing:
     """Return the preset of --preprocess. Raises InputError for an unknown name."""
-    if preset not in PRESETS:
-        raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
+    arguments.check_choice("--preprocess", preset, PRESETS)
     return PRESETS[preset]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossamer.errors import InputError, first_line, one_of, similar_file
+from gossamer.errors import InputError, check_choice, first_line, similar_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -62,11 +62,8 @@ class Preprocessing:
     rounding: str = "none"
 
     def __post_init__(self) -> None:
-        if self.channels not in CHANNEL_ORDERS:
-            raise InputError(f"channel order {self.channels!r}: "
-                             f"{one_of(self.channels, CHANNEL_ORDERS)}")
-        if self.rounding not in ROUNDINGS:
-            raise InputError(f"rounding {self.rounding!r}: {one_of(self.rounding, ROUNDINGS)}")
+        check_choice("channel order", self.channels, CHANNEL_ORDERS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
         allowed = (1,) if self.channels == "grey" else (1, 3)
         for option, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in allowed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gossamer.errors import InputError, one_of, quoted
+from gossamer.errors import InputError, check_choice, quoted
 from gossamer.model.metadata import ModelMetadata
 from gossamer.tensor import (
     AXES,
@@ -66,8 +66,7 @@ class InputFormat:
     def __post_init__(self) -> None:
         """Check the fields, and turn the numbers into tuples."""
         for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
-            if (value := getattr(self, name)) not in known:
-                raise InputError(f"{name} {quoted(value)}: {one_of(value, known)}")
+            check_choice(name, getattr(self, name), known)
         for name in ("scale", "mean", "std"):
             numbers = _numbers(name, getattr(self, name))
             if name != "mean" and 0.0 in numbers:

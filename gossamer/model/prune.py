@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from gossamer.errors import InputError, ModelError, closest, one_of, quoted
+from gossamer.errors import InputError, ModelError, check_choice, closest, quoted
 from gossamer.model.graph import UniqueNames
 from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import node_name
@@ -140,8 +140,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     that the pattern does not allow, and for a layer of per_layer that cannot be pruned. Raises
     ModelError if a tensor is damaged.
     """
-    if pattern not in PATTERNS:
-        raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")
+    check_choice("pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer:
             raise InputError("the pattern 2:4 makes half of the weights zero; do not set other "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
+from gossamer.errors import GossamerWarning, InputError, UnsupportedError, check_choice
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
@@ -82,12 +82,11 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
-    if effort is not None and effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: {one_of(effort, EFFORTS)}")
-    if algorithm is not None and algorithm not in names:
-        raise InputError(f"algorithm {algorithm!r}: {one_of(algorithm, names)}")
-    if precision not in TRAINING_PRECISIONS:
-        raise InputError(f"precision {precision!r}: {one_of(precision, TRAINING_PRECISIONS)}")
+    if effort is not None:
+        check_choice("effort", effort, EFFORTS)
+    if algorithm is not None:
+        check_choice("algorithm", algorithm, names)
+    check_choice("precision", precision, TRAINING_PRECISIONS)
     choices, reasons = _supporting(problem, device, precision)
     if algorithm is not None:
         choices = [choice for choice in choices if choice.algorithm.name == algorithm]

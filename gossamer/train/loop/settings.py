@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import InputError, one_of
+from gossamer.errors import InputError, check_choice
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.data.samples import DataShape, Samples, Scaling
 
@@ -81,16 +81,13 @@ class Settings:
             raise InputError(f"weight_decay {self.weight_decay!r}: expected 0 or more")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum {self.momentum!r}: expected at least 0, and below 1")
-        if self.optimiser not in OPTIMISERS:
-            raise InputError(f"optimiser {self.optimiser!r}: {one_of(self.optimiser, OPTIMISERS)}")
-        if self.keep not in KEEP:
-            raise InputError(f"keep {self.keep!r}: {one_of(self.keep, KEEP)}")
+        check_choice("optimiser", self.optimiser, OPTIMISERS)
+        check_choice("keep", self.keep, KEEP)
         if self.patience is not None and self.patience < 1:
             raise InputError(f"patience {self.patience}: expected 1 or more epochs, or None")
         if self.epochs < 1:
             raise InputError(f"epochs {self.epochs}: expected 1 or more epochs over the data")
-        if self.initial not in INITIAL:
-            raise InputError(f"initial {self.initial!r}: {one_of(self.initial, INITIAL)}")
+        check_choice("initial", self.initial, INITIAL)
         if self.seed is not None and self.seed < 0:
             raise InputError(f"seed {self.seed}: expected 0 or more, or None for a new seed each "
                              "time")
