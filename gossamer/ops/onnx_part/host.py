@@ -8,7 +8,7 @@ gossamer computes every operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -17,14 +17,13 @@ import onnx
 from onnx import numpy_helper
 from onnx.shape_inference import infer_shapes
 
-from gossamer import onnx_model
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError, first_line, installing, quoted
+from gossamer.errors import InputError, UnsupportedError, first_line, quoted
 from gossamer.onnx_model import MOST_PARAMETERS, nodes_of, parsed, with_shapes
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, number_of
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
-from gossamer.ops.onnx_part.session import Session, version_on
+from gossamer.ops.onnx_part.session import RuntimeAlgorithm, Session
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
@@ -33,25 +32,10 @@ _FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Un
 without elements. ONNX's reference implementation computes all these operators."""
 
 
-class OnnxRuntimePart(HostAlgorithm):
+class OnnxRuntimePart(RuntimeAlgorithm, HostAlgorithm):
     """The nodes of a part, run as one model by ONNX Runtime."""
 
     op = "onnx_part"
-    name = "onnxruntime"
-    vendor = "ONNX Runtime"
-
-    def version(self, device: Device) -> str:
-        return version_on(device)
-
-    def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
-        if device.compiles:
-            return "runs on the host only"
-        if not onnx_model.has_runtime():
-            return f"needs ONNX Runtime: {installing('onnxruntime')}"
-        return None
-
-    def variants(self, problem: OnnxPartProblem, device: Device) -> Iterable[Variant]:
-        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
 
     def prepare(self, weights: Weights, problem: OnnxPartProblem, variant: Variant,
                 device: Device) -> State:

@@ -8,7 +8,7 @@ import math
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from onnx import TensorProto, numpy_helper
 from gossamer import onnx_model
 from gossamer.device.base import Device
 from gossamer.device.native.processor import address
-from gossamer.errors import InputError, UnsupportedError, first_line, one_line
+from gossamer.errors import InputError, UnsupportedError, first_line, installing, one_line
 from gossamer.onnx_model import nodes_of, parsed, with_shapes
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.host_threads import thread_configs
 from gossamer.ops.onnx_part import nan
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
@@ -41,14 +43,26 @@ _MOST_BINDINGS = 64
 """Maximum number of bindings that a session keeps."""
 
 
-def version_on(device: Device) -> str:
-    """Return the version of ONNX Runtime on the host.
+class RuntimeAlgorithm(Algorithm):
+    """An algorithm that runs sessions of ONNX Runtime on the host."""
 
-    Returns "" if ONNX Runtime is not installed, or if the device is not the host.
-    """
-    if device.compiles or not onnx_model.has_runtime():
-        return ""
-    return str(onnx_model.runtime().__version__)
+    name = "onnxruntime"
+    vendor = "ONNX Runtime"
+
+    def version(self, device: Device) -> str:
+        if device.compiles or not onnx_model.has_runtime():
+            return ""
+        return str(onnx_model.runtime().__version__)
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        if not onnx_model.has_runtime():
+            return f"needs ONNX Runtime: {installing('onnxruntime')}"
+        return None
+
+    def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
+        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
 
 
 class ComputingError(InputError):

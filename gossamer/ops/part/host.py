@@ -8,7 +8,7 @@ inputs are the inputs of the part, followed by the constants of the problems in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -16,15 +16,14 @@ from typing import Any, cast
 import numpy as np
 from onnx import helper
 
-from gossamer import onnx_model
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import address_of, host_array
-from gossamer.errors import UnsupportedError, installing
+from gossamer.errors import UnsupportedError
 from gossamer.onnx_model import ModelWriter, type_of
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.fused.problem import PartProblem, Source, weights_of_part
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
-from gossamer.ops.onnx_part.session import Session, version_on
+from gossamer.ops.host_threads import THREADS, number_of
+from gossamer.ops.onnx_part.session import RuntimeAlgorithm, Session
 from gossamer.ops.part.operators import OPERATORS
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, BFLOAT16, ROW_MAJOR, TensorSpec
@@ -43,7 +42,7 @@ _RUNS, _FIRST = 9, 2
 """Number of runs of a profile, and number of warm-up runs among them."""
 
 
-class OnnxRuntime(Algorithm):
+class OnnxRuntime(RuntimeAlgorithm):
     """A part, run as one model by ONNX Runtime.
 
     If the part is the whole network, idle threads of ONNX Runtime spin. In smaller parts they
@@ -51,21 +50,9 @@ class OnnxRuntime(Algorithm):
     """
 
     op = "part"
-    name = "onnxruntime"
-    vendor = "ONNX Runtime"
-
-    def version(self, device: Device) -> str:
-        return version_on(device)
 
     def supports(self, problem: PartProblem, device: Device) -> str | None:
-        if device.compiles:
-            return "runs on the host only"
-        if not onnx_model.has_runtime():
-            return f"needs ONNX Runtime: {installing('onnxruntime')}"
-        return _refusal(problem)
-
-    def variants(self, problem: PartProblem, device: Device) -> Iterable[Variant]:
-        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
+        return super().supports(problem, device) or _refusal(problem)
 
     def prepare(self, weights: Weights, problem: PartProblem, variant: Variant,
                 device: Device) -> State:
