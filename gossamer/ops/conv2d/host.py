@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,39 @@ _CACHED_FLOATS = 48 * 1024
 its scratch array should fit the L2 cache of a core. If they do not fit, only speed suffers."""
 
 
-class HostIm2col(Algorithm):
+class HostProduct(Algorithm):
+    """A product with constant weights on the host, and its epilogue."""
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else None
+
+    def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    @abc.abstractmethod
+    def matrix(self, weights: Weights, problem: Any) -> Any:
+        """Return the weights as `multiply` reads them."""
+
+    @abc.abstractmethod
+    def multiply(self, problem: Any, variant: Variant, matrix: Any, x: np.ndarray,
+                 y: np.ndarray, operands: list[np.ndarray], workspace: Buffer | None) -> None:
+        """Compute the output y from the input x and the operands of the epilogue."""
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        return State(problem, variant, device,
+                     data=(self.matrix(weights, problem), float32_operands(weights)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        matrix, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        problem: Any = state.problem
+        operands = operand_arrays(problem.epilogue, constants, tensors, y.ndim)
+        self.multiply(problem, state.variant, matrix, x, y, operands, workspace)
+
+
+class HostIm2col(HostProduct):
     """Product of the weights and the im2col matrix by BLAS.
 
     There is one product for each group of each image. The im2col matrix has a row for each input
@@ -33,35 +66,26 @@ class HostIm2col(Algorithm):
     name = "host_im2col"
     polls = True
 
-    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else None
-
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         elements = problem.depth * problem.image_pixels
         for config in thread_configs(problem.group_out_channels * elements):
             yield Variant(config, problem.inputs, problem.outputs,
                           workspace=0 if problem.is_pointwise else 4 * elements)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
+    def matrix(self, weights: Weights, problem: Conv2dProblem) -> np.ndarray:
         weight = np.asarray(weights.arrays["weight"], np.float32)
-        matrix = weight.reshape(problem.groups, problem.group_out_channels, -1)
-        return State(problem, variant, device,
-                     data=(np.ascontiguousarray(matrix), float32_operands(weights)))
+        return np.ascontiguousarray(
+            weight.reshape(problem.groups, problem.group_out_channels, -1))
 
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
-        matrix, constants = state.data
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+    def multiply(self, problem: Conv2dProblem, variant: Variant, matrix: np.ndarray, x: np.ndarray,
+                 y: np.ndarray, operands: list[np.ndarray], workspace: Buffer | None) -> None:
         if y.size == 0:
             return
         product = y.reshape(problem.batch, problem.groups, -1, problem.image_pixels)
         if problem.depth == 0:
             product[...] = 0
         elif problem.is_pointwise:
-            with threads_of(state.variant):
+            with threads_of(variant):
                 np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1,
                                             problem.image_pixels), out=product)
         else:
@@ -70,16 +94,15 @@ class HostIm2col(Algorithm):
             columns = host_array(workspace, of_groups.shape[2:])
             for image, group in np.ndindex(problem.batch, problem.groups):
                 columns[...] = of_groups[image, group]
-                with threads_of(state.variant):
+                with threads_of(variant):
                     np.matmul(matrix[group], columns.reshape(problem.depth, -1),
                               out=product[image, group])
-        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         for image in range(problem.batch):
             image_operands = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]
             apply_in_place(problem.epilogue, y[image : image + 1], image_operands)
 
 
-class HostDepthwise(Algorithm):
+class HostDepthwise(HostProduct):
     """Depthwise convolution as a sum over taps.
 
     For each tap, a whole padded channel of an image is shifted by the position of the tap and
@@ -95,28 +118,16 @@ class HostDepthwise(Algorithm):
     name = "host_depthwise"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if device.compiles:
-            return "runs on the host only"
-        if not problem.is_depthwise:
+        if not device.compiles and not problem.is_depthwise:
             return (f"needs one group per input channel, has {problem.groups} for "
                     f"{problem.channels} channels")
-        return None
+        return super().supports(problem, device)
 
-    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        yield Variant((), problem.inputs, problem.outputs)
+    def matrix(self, weights: Weights, problem: Conv2dProblem) -> np.ndarray:
+        return np.asarray(weights.arrays["weight"], np.float32).reshape(problem.out_channels, -1)
 
-    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Device) -> State:
-        taps = np.asarray(weights.arrays["weight"], np.float32).reshape(problem.out_channels, -1)
-        return State(problem, variant, device, data=(taps, float32_operands(weights)))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
-        taps, constants = state.data
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
-        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+    def multiply(self, problem: Conv2dProblem, variant: Variant, matrix: np.ndarray, x: np.ndarray,
+                 y: np.ndarray, operands: list[np.ndarray], workspace: Buffer | None) -> None:
         multiplier = problem.out_channels // problem.channels
         plane = (problem.height + 4) * (problem.width + 4)
         block = max(1, min(problem.channels, _CACHED_FLOATS // plane))
@@ -126,7 +137,7 @@ class HostDepthwise(Algorithm):
                 lanes = slice(first * multiplier, (first + block) * multiplier)
                 target = y[image : image + 1, lanes]
                 _shifted_sums(np.repeat(part, multiplier, axis=1) if multiplier > 1 else part,
-                              taps[lanes], problem, target)
+                              matrix[lanes], problem, target)
                 block_operands = [o[:, lanes] if o.shape[0] == 1 else o[image : image + 1, lanes]
                                   for o in operands]
                 apply_in_place(problem.epilogue, target, block_operands)

@@ -6,10 +6,10 @@ published OpenCL convolution (docs/algorithms.md), and BLAS on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,15 +25,10 @@ from gossamer.ops.conv2d.dense.published import (
     published_config,
 )
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
+from gossamer.ops.conv2d.host import HostProduct
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.tensor_core.implicit_gemm import PointwiseMma
-from gossamer.ops.epilogue import (
-    apply_in_place,
-    buffers_as_arrays,
-    epilogue_arguments,
-    epilogue_macros,
-    operand_arrays,
-)
+from gossamer.ops.epilogue import apply_in_place, epilogue_arguments, epilogue_macros
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.host_threads import thread_configs, threads_of
@@ -173,32 +168,23 @@ class FewRows(KernelAlgorithm):
             *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))]
 
 
-class HostGemm(Algorithm):
+class HostGemm(HostProduct):
     """A product computed by numpy.matmul."""
 
     op = "gemm"
     name = "host_gemm"
 
-    def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else None
-
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         for config in thread_configs(_USUAL_ROWS * problem.columns * problem.depth):
             yield Variant(config, problem.inputs, problem.outputs)
 
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        arrays = {name: np.asarray(a, np.float32) for name, a in weights.arrays.items()}
-        return State(problem, variant, device, data=arrays)
+    def matrix(self, weights: Weights, problem: GemmProblem) -> np.ndarray:
+        return np.asarray(weights.arrays["weight"], np.float32).T
 
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        problem: GemmProblem = state.problem  # type: ignore[assignment]
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
-        with threads_of(state.variant):
-            np.matmul(x, state.data["weight"].T, out=y)
-        operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
+    def multiply(self, problem: GemmProblem, variant: Variant, matrix: np.ndarray, x: np.ndarray,
+                 y: np.ndarray, operands: list[np.ndarray], workspace: Buffer | None) -> None:
+        with threads_of(variant):
+            np.matmul(x, matrix, out=y)
         apply_in_place(problem.epilogue, y, operands)
 
 

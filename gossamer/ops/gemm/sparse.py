@@ -7,7 +7,7 @@ takes 6 bytes; a dense weight takes 4 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,10 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.host import float32_operands
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.host import HostProduct
 from gossamer.ops.conv2d.sparse.formats import csr, too_dense
-from gossamer.ops.epilogue import (
-    apply_in_place,
-    buffers_as_arrays,
-    epilogue_arguments,
-    epilogue_macros,
-    operand_arrays,
-)
+from gossamer.ops.epilogue import apply_in_place, epilogue_arguments, epilogue_macros
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import KernelAlgorithm, cannot_compile
@@ -90,7 +84,7 @@ class SparseRows(KernelAlgorithm):
              *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))]
 
 
-class SparseGemm(Algorithm):
+class SparseGemm(HostProduct):
     """A product with SciPy. Like sparse_rows, it skips zero weights."""
 
     op = "gemm"
@@ -98,21 +92,12 @@ class SparseGemm(Algorithm):
     dense = False
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
+        return super().supports(problem, device) or too_dense(problem.weights_info)
 
-    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        yield Variant((), problem.inputs, problem.outputs)
+    def matrix(self, weights: Weights, problem: GemmProblem) -> Any:
+        return csr(weights.arrays)
 
-    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
-                device: Device) -> State:
-        return State(problem, variant, device,
-                     data=(csr(weights.arrays), float32_operands(weights)))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        problem: GemmProblem = state.problem  # type: ignore[assignment]
-        matrix, constants = state.data
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+    def multiply(self, problem: GemmProblem, variant: Variant, matrix: Any, x: np.ndarray,
+                 y: np.ndarray, operands: list[np.ndarray], workspace: Buffer | None) -> None:
         y[...] = (matrix @ x.T).T
-        apply_in_place(problem.epilogue, y, operand_arrays(problem.epilogue, constants, tensors, 2))
+        apply_in_place(problem.epilogue, y, operands)
