@@ -363,8 +363,13 @@ class Composer:
         return Value(self, self._numbers[name])
 
     def value(self, argument: Value | float | str) -> Value:
-        """Convert an argument to a value: a number becomes a constant, a name an operand."""
+        """Convert an argument to a value: a number becomes a constant, a name an operand.
+
+        Raises ValueError for a value of another composer.
+        """
         if isinstance(argument, Value):
+            if argument.composer is not self:
+                raise ValueError("the values of an expression need the same composer")
             return argument
         return self.operand(argument) if isinstance(argument, str) else self.constant(argument)
 
