@@ -285,10 +285,13 @@ class Algorithm(abc.ABC):
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
         Whether the op's own inputs (`reads_parts`) or its only output (`writes_parts`) may be
-        slices of the channels of larger NHWC tensors. An output may be a slice only if the
-        epilogue has no tensor operands. Let ``a`` be the largest power of 2, up to 16, that divides
-        the slice's bytes per pixel; the byte offset of the slice within a pixel is a multiple of
-        ``a``. A concatenation reads and writes slices only along the channel axis.
+        slices of the channels of larger NHWC tensors. An output may be a slice only if the epilogue
+        has no tensor operands, or one and `operand_parts` is set. Let ``a`` be the largest power of
+        2, up to 16, that divides the slice's bytes per pixel; the byte offset of the slice within a
+        pixel is a multiple of ``a``. A concatenation reads and writes slices only along the channel
+        axis.
+    operand_parts : bool
+        Whether the epilogue's tensor operand may also be such a slice if it is the only one.
     by_name_only : bool
         Whether the algorithm is used only if the option `only` names it. This is set for algorithms
         that have not been timed on a GPU yet, or that are worse than another algorithm.
@@ -315,6 +318,7 @@ class Algorithm(abc.ABC):
     vendor: ClassVar[str] = ""
     reads_parts: ClassVar[bool] = False
     writes_parts: ClassVar[bool] = False
+    operand_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     between_thin: ClassVar[bool] = False
     polls: ClassVar[bool] = False

@@ -151,6 +151,8 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:
         return False
+    if algorithm.operand_parts and operands == 1:
+        operands = 0  # it lies anywhere, as the op's own inputs
     if is_output:
         return algorithm.writes_parts and not operands and _is_plain(variant.outputs[index])
     return (algorithm.reads_parts_of(problem) and index < len(variant.inputs) - operands

@@ -93,7 +93,7 @@ def test_warpgroups_multiply_what_other_warps_copy(
 
 @pytest.mark.parametrize("algorithm, problem, precision", [
     *((None, OF_PARTS[name], precision) for name in (
-        "1x1 of fours", "1x1 of pairs", "odd channels", "patches")
+        "1x1 of fours", "1x1 of pairs", "odd channels", "patches", "residual sum")
       for precision in ("tf32", "fp16")),
     *((depthwise.ALGORITHM, OF_PARTS[name], precision) for name in (
         "depthwise", "depthwise of fours", "depthwise of pairs") for precision in ("fp32", "fp16")),

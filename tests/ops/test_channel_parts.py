@@ -120,6 +120,8 @@ def test_parts_of_larger_tensors(compiled_device: Device, case: str) -> None:
 def test_tensor_operands_lie_as_the_output_does(compiled_device: Device) -> None:
     problem = PROBLEMS["residual sum"]
     for algorithm, variant in candidates(problem, compiled_device):
+        if algorithm.operand_parts:
+            continue
         assert not may_be_part(algorithm, problem, variant, 1, is_output=False)
         assert not may_be_part(algorithm, problem, variant, 0, is_output=True)
 

@@ -252,9 +252,12 @@ def u_net(net: Network, x: str) -> str:
 
 
 def cross_stage(net: Network, x: str) -> str:
-    """CSP of YOLOv4-tiny: a slice of the channels, and concatenations that are read again."""
+    """CSP of YOLO: a slice of the channels, sums, and concatenations that are read again."""
     y = net.conv(x, 8, 3)
-    z = net.conv(net.part(y, 4, 8), 4, 3)
+    part = net.part(y, 4, 8)
+    z = net.conv(part, 4, 3)
+    if net.rng.random() < 0.5:
+        z = net.add("Add", [part, net.conv(z, 4, 3, activated=False)], net.shapes[part])
     z = net.conv(net.join([net.conv(z, 4, 3), z]), 8)
     return net.join([y, z])
 

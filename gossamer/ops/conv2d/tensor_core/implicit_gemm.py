@@ -60,6 +60,7 @@ class _MmaProduct(Algorithm):
     op = "conv2d"
     reads_parts = True
     writes_parts = True
+    operand_parts = True
     _pointwise: ClassVar[bool]
 
     def reads_parts_of(self, problem: Conv2dProblem) -> bool:
