@@ -19,6 +19,13 @@ def effort(request: pytest.FixtureRequest) -> str | None:
     return request.param
 
 
+@pytest.fixture
+def with_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group has a process for each device."""
+    monkeypatch.setattr(group_processes, "have_processes", lambda devices: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="module")
 def of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlanGroup]:
     """A group over two processes of the host, both ready."""
