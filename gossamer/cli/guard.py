@@ -28,9 +28,15 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def guarded_verb(*args: Any, **options: Any) -> None:
         if terminal := sys.modules.get("gossamer.io.terminal"):
             terminal.forget_notices()
+        received: list[int] = []
+
+        def terminate(number: int, _: object) -> None:
+            # cleanup code restores the terminal's cursor and removes partially written files
+            received.append(number)
+            raise Terminated
+
         try:
-            with warnings.catch_warnings(), handling(
-                    signal.SIGTERM, signal.SIG_DFL, _terminate):
+            with warnings.catch_warnings(), handling(signal.SIGTERM, signal.SIG_DFL, terminate):
                 warnings.simplefilter("always", GossamerWarning)
                 warnings.showwarning = lambda message, *_, **__: _notice(message, "warning")
                 verb(*args, **options)
@@ -55,6 +61,8 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
+            if received:  # imports of compiled modules turn Terminated into other errors
+                _fail(error, "terminated", Terminated.exit_code)
             _fault(error)
 
     return guarded_verb
@@ -64,11 +72,6 @@ class Terminated(KeyboardInterrupt):
     """Raised when the process receives SIGTERM, for example from a job scheduler."""
 
     exit_code = 128 + signal.SIGTERM
-
-
-def _terminate(*_: object) -> None:
-    # cleanup code restores the terminal's cursor and removes partially written files
-    raise Terminated
 
 
 def _fault(error: Exception) -> NoReturn:

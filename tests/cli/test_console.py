@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from onnx import helper
 
 import gossamer
+from gossamer.cli.guard import guarded
 from tests.cli.command_line import QUIET_MAIN, fails, save_network, save_photo, script, succeeds
 
 
@@ -138,6 +140,20 @@ def test_a_signal_during_the_imports_ends_the_script_with_130():
             "from gossamer.cli.console import main; main()")
     result = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_termination_that_an_import_turns_into_an_error_ends_with_143():
+    @guarded
+    def verb() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("half of a module") from None
+
+    with pytest.raises(typer.Exit) as ended:
+        verb()
+    assert ended.value.exit_code == 128 + signal.SIGTERM
 
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
