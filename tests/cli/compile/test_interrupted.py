@@ -103,17 +103,18 @@ def begun(network: Path, **options: Any) -> subprocess.Popen[str]:
          "max", "--batch", "64,128,256,512"], stdout=subprocess.PIPE, text=True, **options)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.skipif(sys.platform != "linux", reason="POSIX signals, and /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_128_and_its_number(network: Path, own_cache: Path,
-                                                  number: signal.Signals) -> None:
+@pytest.mark.usefixtures("own_cache")
+def test_a_signal_ends_it_with_128_and_its_number(network: Path, number: signal.Signals) -> None:
     with begun(network, stderr=subprocess.PIPE) as process:
-        until(lambda: process.poll() or list(own_cache.glob("tuning/*.sqlite")))
-        # ONNX Runtime is imported next, and takes an interrupt for a missing module
-        time.sleep(0.5)
+        # ONNX Runtime takes an interrupt of its import for a missing module
+        modules = Path(f"/proc/{process.pid}/maps")
+        until(lambda: process.poll() or "onnxruntime" in modules.read_text())
+        time.sleep(1)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, errors
     assert errors.splitlines()[-1].startswith("error: interrupted: ")
 
 
