@@ -229,7 +229,8 @@ def one_of(value: object, names: Iterable[str]) -> str:
     return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"
 
 
-def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+def check_choice(name: str, value: object, choices: Collection[str], *,
+                 shown: Callable[[object], str] = quoted) -> None:
     """Raise InputError if a value is not among the choices.
 
     Parameters
@@ -240,9 +241,11 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         Its value.
     choices : collection of str
         The valid values.
+    shown : callable, optional
+        Function that returns the value as the message shows it.
     """
     if value not in choices:
-        raise InputError(f"{name} {quoted(value)}: {one_of(value, choices)}")
+        raise InputError(f"{name} {shown(value)}: {one_of(value, choices)}")
 
 
 def installing(extra: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import typer
 
 import gossamer
+from gossamer import errors
 from gossamer.device.registry import names_several
-from gossamer.errors import GossamerWarning, InputError, one_of, quoted
+from gossamer.errors import GossamerWarning, InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.images import PRESETS
 from gossamer.io.npy import read_arrays
@@ -135,10 +137,8 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     return plan
 
 
-def check_choice(option: str, value: str, choices: Collection[str]) -> None:
-    """Raise InputError if the value of an option is not among the choices."""
-    if value not in choices:
-        raise InputError(f"{option} {value}: {one_of(value, choices)}")
+check_choice = partial(errors.check_choice, shown=str)
+"""The check of an option's value, which a message shows as it was typed."""
 
 
 def threads_of(text: str | None) -> Threads | None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.cli import arguments
-from gossamer.cli.arguments import input_names
+from gossamer.cli.arguments import check_choice, input_names
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
@@ -167,7 +166,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 def check_preset(preset: str) -> Preprocessing:
     """Return the preset of --preprocess. Raises InputError for an unknown name."""
-    arguments.check_choice("--preprocess", preset, PRESETS)
+    check_choice("--preprocess", preset, PRESETS)
     return PRESETS[preset]
 
 

@@ -32,13 +32,7 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.peak_rates import rates_of_unit
-from gossamer.ops.strided import (
-    WORK_GROUP_SIZE,
-    KernelAlgorithm,
-    divisor,
-    groups_for,
-    too_large,
-)
+from gossamer.ops.strided import WORK_GROUP_SIZE, KernelAlgorithm, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
