@@ -12,10 +12,11 @@
  *    work-groups.
  * 4. It computes the second product for its own channels. The results are their gates.
  * 5. It scales its words. If not HELD, it reads them again.
+ * The means and both products are sums of columns (column_sums.h).
  *
  * weights: the weights of one work-group after another. They are the first product's weights for
- * the work-group's channels, as (SQUEEZED, channels), and then the second product's weights for the
- * same channels, in the same shape. share: 1 / pixels. */
+ * the work-group's channels, as (channels, SQUEEZED_ROW) with zeros beyond SQUEEZED, and then the
+ * second product's weights for the same channels, as (SQUEEZED, channels). share: 1 / pixels. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are 32-bit floats */
@@ -28,7 +29,7 @@
 #define WARPS 8 /* warps of a work-group */
 #define HELD 1 /* 1: shared memory can hold a work-group's words of an image; 0: it cannot */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
-#define HELD_AT 2116
+#define HELD_AT 2212
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */
@@ -43,30 +44,36 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ptx/cluster.h"
-#include "ptx/shfl.h"
+#include "ops/fused/column_sums.h"
 #include "ops/fused/squeeze_excite.h"
 
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
 /* pixels that a work-group reads at once, with one word per work-item */
 #define PIXELS (THREADS / SLICE_WORDS)
-#define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
+/* results of the first product, and columns of zeros so that columns can be loaded by fours */
+#define SQUEEZED_ROW (CEIL_DIV(SQUEEZED, 4) * 4)
+#define WEIGHT_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
+
+using Means = ColumnSums<THREADS, PIXELS, SLICE>;
+using Squeeze = ColumnSums<THREADS, SLICE, SQUEEZED_ROW>;
+using Excite = ColumnSums<THREADS, SQUEEZED, SLICE>;
+#define PARTIAL_SUMS (4 * (Means::UNITS > Squeeze::UNITS ? Means::UNITS : Squeeze::UNITS))
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
     float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
-    const REAL *squeeze = (const REAL *)memory, *excite = squeeze + SQUEEZED * SLICE;
-    float *sums = (float *)(memory + WEIGHT_WORDS);
-    float *gates = sums + THREADS * WIDTH, *squeezed = gates + SLICE, *parts = squeezed + SQUEEZED;
+    const REAL *squeeze = (const REAL *)memory, *excite = squeeze + SLICE * SQUEEZED_ROW;
+    float *sums = (float *)(memory + WEIGHT_WORDS), *partial = sums + THREADS * WIDTH;
+    float *gates = partial + PARTIAL_SUMS, *squeezed = gates + SLICE, *parts = squeezed + SQUEEZED;
     uint4 *held = (uint4 *)(sums + HELD_AT);
     const float *scale_operand0 = gates;
     int item = LOCAL_ID(0), rank = GROUP_ID(0), first_word = rank * SLICE_WORDS;
-    uint lane = (uint)item % 32, warp = (uint)item / 32;
     pdl_trigger();
     CLUSTER_ARRIVE();
-    for (int i = item; i < WEIGHT_WORDS; i += THREADS)
+    ONCE_EACH for (int i = item; i < WEIGHT_WORDS; i += THREADS)
         cp_async_16(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
     cp_async_commit_group();
     pdl_wait();
@@ -91,35 +98,34 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     cp_async_wait_group<0>();
     BARRIER();
 
-    for (int channel = warp; channel < SLICE; channel += WARPS) {
-        float total = 0.0f;
-        for (int row = lane; row < PIXELS; row += 32)
-            total += sums[row * SLICE + channel];
-        total = warp_sum(total, lane);
-        if (lane == 0)
-            gates[channel] = total * share;
-    }
+    Means::add_rows(partial, item, [&](float4 &sum, int row, int channel) {
+        ADD_SCALED4(sum, share, LOAD4(sums + row * SLICE + channel));
+    });
+    BARRIER();
+    ONCE_EACH for (int channel = item; channel < SLICE; channel += THREADS)
+        gates[channel] = Means::total(partial, channel);
+    BARRIER();
+    Squeeze::add_rows(partial, item, [&](float4 &sum, int channel, int number) {
+        ADD_SCALED4(sum, gates[channel], LOAD_REAL4(squeeze, channel * SQUEEZED_ROW + number));
+    });
     BARRIER();
     CLUSTER_WAIT();
-    for (int number = warp; number < SQUEEZED; number += WARPS) {
-        float sum = 0.0f;
-        UNROLL for (int first = 0; first < SLICE; first += 32) {
-            int channel = first + (int)lane;
-            if (channel < SLICE)
-                sum = FMA(gates[channel], LOAD_REAL(squeeze, number * SLICE + channel), sum);
-        }
-        give_part(parts, sum, number, rank, lane);
-    }
+    ONCE_EACH for (int number = item; number < SQUEEZED; number += THREADS)
+        send_part(parts, Squeeze::total(partial, number), number, rank);
     CLUSTER_BARRIER();
-    for (int number = item; number < SQUEEZED; number += THREADS) {
+    ONCE_EACH for (int number = item; number < SQUEEZED; number += THREADS) {
         float sum = sum_of_parts(parts, number);
         SQUEEZE_EPILOGUE(sum, number, 0)
         squeezed[number] = sum;
     }
     BARRIER();
-    for (int own = item; own < SLICE; own += THREADS) {
+    Excite::add_rows(partial, item, [&](float4 &sum, int number, int channel) {
+        ADD_SCALED4(sum, squeezed[number], LOAD_REAL4(excite, number * SLICE + channel));
+    });
+    BARRIER();
+    ONCE_EACH for (int own = item; own < SLICE; own += THREADS) {
         int channel = rank * SLICE + own;
-        float gate = gate_sum(squeezed, excite, SLICE, own);
+        float gate = Excite::total(partial, own);
         if (channel < CHANNELS) {
             EXCITE_EPILOGUE(gate, channel, 0)
             gates[own] = gate;

@@ -81,17 +81,25 @@ class _Division:
         return self.slice_words * self.width
 
     @property
+    def squeezed_row(self) -> int:
+        """Number of weights of the squeezing convolution per channel, a multiple of four."""
+        return rounded_up(self.layer.squeezed, 4)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights per work-group."""
-        return 2 * self.layer.squeezed * self.slice_words * 16
+        return (self.squeezed_row + self.layer.squeezed) * self.slice_words * 16
 
     @property
     def floats(self) -> int:
         """Number of floats in shared memory, a multiple of four.
 
-        The floats hold sums, gates and the results of the squeezing convolution.
+        The floats hold sums, partial sums of columns, gates and the results of the squeezing
+        convolution.
         """
-        count = (32 * self.warps * self.width + self.slice
+        items = 32 * self.warps
+        partial = max(_partial_sums(items, columns) for columns in (self.slice, self.squeezed_row))
+        count = (items * self.width + partial + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
         return rounded_up(count, 4)
 
@@ -249,6 +257,14 @@ def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_
             for division in found[cluster]]
 
 
+def _partial_sums(items: int, columns: int) -> int:
+    """Return how many partial sums a work-group computes for a number of columns.
+
+    This is the number of ColumnSums in column_sums.h.
+    """
+    return columns * min(max(items // (columns // 4), 1), 8)
+
+
 def _macros(division: _Division, halves: bool) -> dict[str, object]:
     layer = division.layer
     scale = {name: text for name, text in epilogue_macros(
@@ -269,13 +285,17 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
 def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
     """Return the weights of both convolutions in the order in which the kernel reads them.
 
-    The array is (work-groups, convolutions, squeezed channels, channels), padded with zero
-    channels.
+    A row of the array has the weights of a work-group: those of the squeezing convolution as
+    (channels, squeezed channels), and those of the exciting convolution as (squeezed channels,
+    channels). Both are padded with zeros.
     """
-    layer, cluster = division.layer, division.cluster
-    both = np.zeros((2, layer.squeezed, cluster * division.slice), np.float32)
-    both[0, :, :layer.channels] = arrays["1.weight"].reshape(layer.squeezed, -1)
-    both[1, :, :layer.channels] = arrays["2.weight"].reshape(layer.channels, -1).T
-    split = both.reshape(2, layer.squeezed, cluster, division.slice).transpose(2, 0, 1, 3)
+    layer, cluster, size = division.layer, division.cluster, division.slice
+    squeeze = np.zeros((cluster * size, division.squeezed_row), np.float32)
+    squeeze[:layer.channels, :layer.squeezed] = (
+        arrays["1.weight"].reshape(layer.squeezed, layer.channels).T)
+    excite = np.zeros((layer.squeezed, cluster, size), np.float32)
+    excite.reshape(layer.squeezed, -1)[:, :layer.channels] = (
+        arrays["2.weight"].reshape(layer.channels, layer.squeezed).T)
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(split, dtype)
+        return np.concatenate([squeeze.reshape(cluster, -1),
+                               excite.swapaxes(0, 1).reshape(cluster, -1)], 1).astype(dtype)

@@ -15,6 +15,10 @@
 #define UNROLL _Pragma("unroll")
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL_BY(count) PRAGMA(unroll count)
+/* Precedes a loop of few iterations that a work-item runs only once. The loop is not unrolled:
+ * unrolled code has more instructions, and code that runs only once waits until each instruction is
+ * fetched. */
+#define ONCE_EACH UNROLL_BY(1)
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 #define WORK_GROUP_OF(items) __launch_bounds__(items, 1)
 #define BARRIER() __syncthreads()

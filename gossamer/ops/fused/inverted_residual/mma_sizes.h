@@ -159,9 +159,4 @@
 /* number of columns; a column is RUN outputs, one below the other */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
-
-/* Precedes a loop of few iterations that a work-item runs only once. The loop is not unrolled:
- * unrolled code has more instructions, and code that runs only once waits until each instruction is
- * fetched. */
-#define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of K of the expansion whose loads are in flight at once */
