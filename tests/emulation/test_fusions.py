@@ -111,7 +111,8 @@ def test_a_nan_in_a_block_stays_a_nan(emulate: Emulate, precision: str) -> None:
 @pytest.mark.parametrize("mode, name, precision", [
     ("plain", "usual", "fp16"), ("bounds", "usual", "fp32"), ("races", "usual", "fp16"),
     ("bounds", "residual", "fp16"), ("races", "residual", "fp32"),
-    ("bounds", "unused", "fp16"), ("plain", "unused", "fp32"), ("bounds", "large", "fp32")])
+    ("bounds", "unused", "fp16"), ("plain", "unused", "fp32"), ("bounds", "large", "fp32"),
+    ("bounds", "wide", "fp16"), ("races", "wide", "fp32")])
 def test_channel_attention(emulate: Emulate, mode: str, name: str, precision: str) -> None:
     device, problem = emulate(mode, schedule=1), attention.PROBLEMS[name]
     variants = harness.variants_of(attention.ALGORITHM, problem, device, precision)

@@ -27,6 +27,7 @@
 #define SLICE_WORDS 2 /* words of a pixel that a work-group computes */
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
+#define READS 3 /* words of the image that a work-item reads; some read one word less */
 #define HELD 1 /* 1: shared memory can hold a work-group's words of an image; 0: it cannot */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
 #define HELD_AT 2212
@@ -51,6 +52,8 @@
 #define SLICE (SLICE_WORDS * WIDTH)
 /* pixels that a work-group reads at once, with one word per work-item */
 #define PIXELS (THREADS / SLICE_WORDS)
+/* words that a work-item reads before it waits for the first of them: up to 8 */
+#define AT_ONCE CEIL_DIV(READS, CEIL_DIV(READS, 8))
 /* results of the first product, and columns of zeros so that columns can be loaded by fours */
 #define SQUEEZED_ROW (CEIL_DIV(SQUEEZED, 4) * 4)
 #define WEIGHT_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
@@ -58,7 +61,7 @@
 using Means = ColumnSums<THREADS, PIXELS, SLICE>;
 using Squeeze = ColumnSums<THREADS, SLICE, SQUEEZED_ROW>;
 using Excite = ColumnSums<THREADS, SQUEEZED, SLICE>;
-#define PARTIAL_SUMS (4 * (Means::UNITS > Squeeze::UNITS ? Means::UNITS : Squeeze::UNITS))
+#define PARTIAL_SUMS (4 * (Means::units > Squeeze::units ? Means::units : Squeeze::units))
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
@@ -80,18 +83,26 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
 
     long long image = (long long)GROUP_ID(1) * pixels * WORDS;
     int word = item % SLICE_WORDS, start = item / SLICE_WORDS;
-    bool exists = start < PIXELS && first_word + word < WORDS;
+    bool exists = start < PIXELS && start < pixels && first_word + word < WORDS;
     const uint4 *source = x + image + first_word + word;
     float totals[WIDTH];
     UNROLL for (int i = 0; i < WIDTH; i++)
         totals[i] = 0.0f;
     if (exists)
-        UNROLL_BY(4) for (int pixel = start; pixel < pixels; pixel += PIXELS) {
-            uint4 found = source[(long long)pixel * WORDS];
-            if (HELD)
-                held[pixel * SLICE_WORDS + word] = found;
-            UNROLL for (int i = 0; i < WIDTH; i++)
-                totals[i] += LOAD_REAL((const REAL *)&found, i);
+        ONCE_EACH for (int first = 0; first < READS; first += AT_ONCE) {
+            uint4 found[AT_ONCE];
+            UNROLL for (int i = 0; i < AT_ONCE; i++) {
+                int pixel = start + (first + i) * PIXELS;
+                found[i] = first + i < READS - 1 || pixel < pixels
+                               ? source[(long long)pixel * WORDS] : make_uint4(0, 0, 0, 0);
+            }
+            UNROLL for (int i = 0; i < AT_ONCE; i++) {
+                int pixel = start + (first + i) * PIXELS;
+                if (HELD && (first + i < READS - 1 || pixel < pixels))
+                    held[pixel * SLICE_WORDS + word] = found[i];
+                UNROLL for (int j = 0; j < WIDTH; j++)
+                    totals[j] += LOAD_REAL((const REAL *)(found + i), j);
+            }
         }
     UNROLL for (int i = 0; i < WIDTH; i++)
         sums[item * WIDTH + i] = totals[i];

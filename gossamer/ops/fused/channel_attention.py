@@ -86,6 +86,11 @@ class _Division:
         return rounded_up(self.layer.squeezed, 4)
 
     @property
+    def reads(self) -> int:
+        """Maximum number of 16-byte words of the image that a work-item reads."""
+        return -(-self.pixels // (32 * self.warps // self.slice_words))
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights per work-group."""
         return (self.squeezed_row + self.layer.squeezed) * self.slice_words * 16
@@ -276,7 +281,8 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
         "HALVES": int(halves), "WIDTH": division.width, "WORDS": division.words,
         "CHANNELS": layer.channels, "SQUEEZED": layer.squeezed,
         "SLICE_WORDS": division.slice_words, "CLUSTER": division.cluster,
-        "WARPS": division.warps, "HELD": int(division.is_held), "HELD_AT": division.floats,
+        "WARPS": division.warps, "READS": division.reads,
+        "HELD": int(division.is_held), "HELD_AT": division.floats,
         "SCALE_PARAMETERS": tensors, **scale,
         **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
         **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_")}

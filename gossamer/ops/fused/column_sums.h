@@ -4,31 +4,33 @@
 
 #include "dialect/common.h"
 
-/* The sums of COLUMNS columns of ROWS rows by ITEMS work-items. COLUMNS is a multiple of four.
+/* The sums of the columns of a matrix of `rows` by `columns` by `items` work-items. `columns` is a
+ * multiple of four.
  *
- * There are two steps, with a barrier between them: add_rows computes PARTS partial sums of each
- * column, and total adds them up. Neighbouring work-items read neighbouring columns, so that reads
- * of shared memory have no bank conflicts, and several reads are in flight at once. Sums within
- * warps would need a chain of five shuffles for each column. */
-template <int ITEMS, int ROWS, int COLUMNS> struct ColumnSums {
-    static constexpr int QUADS = COLUMNS / 4, MOST_PARTS = ITEMS / QUADS,
-                         /* with more parts, the second step would take longer than the first */
-                         PARTS = MOST_PARTS > 8 ? 8 : MOST_PARTS > 1 ? MOST_PARTS : 1,
-                         UNITS = PARTS * QUADS, /* a unit: a part of the rows of four columns */
-                         AT_ONCE = ROWS / PARTS > 16 ? 8 : 16;
+ * There are two steps, with a barrier between them: add_rows computes partial sums of each column,
+ * and total adds them up. Neighbouring work-items read neighbouring columns, so that reads of
+ * shared memory have no bank conflicts, and several reads are in flight at once. Sums within warps
+ * would need a chain of five shuffles for each column. */
+template <int items, int rows, int columns> struct ColumnSums {
+    static constexpr int quads = columns / 4, most_parts = items / quads,
+                         /* partial sums of a column; with more of them, the second step would take
+                          * longer than the first */
+                         parts = most_parts > 8 ? 8 : most_parts > 1 ? most_parts : 1,
+                         units = parts * quads, /* a unit: a partial sum of four columns */
+                         at_once = rows / parts > 16 ? 8 : 16;
 
-    /* partial: the results, as (PARTS, COLUMNS). add(sum, row, column): adds the elements of a row
+    /* partial: the results, as (parts, columns). add(sum, row, column): adds the elements of a row
      * in four columns to `sum`. */
     template <class Add> INLINE void add_rows(float *partial, int item, Add add)
     {
-        ONCE_EACH for (int unit = item; unit < UNITS; unit += ITEMS) {
-            int column = unit % QUADS * 4, part = unit / QUADS;
+        ONCE_EACH for (int unit = item; unit < units; unit += items) {
+            int column = unit % quads * 4, part = unit / quads;
             float4 sum = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
             /* only the last row has a condition, so that the other rows are read at once */
-            UNROLL_BY(AT_ONCE) for (int i = 0; i < ROWS / PARTS; i++)
-                add(sum, i * PARTS + part, column);
-            if (ROWS % PARTS > 0 && part < ROWS % PARTS)
-                add(sum, ROWS / PARTS * PARTS + part, column);
+            UNROLL_BY(at_once) for (int i = 0; i < rows / parts; i++)
+                add(sum, i * parts + part, column);
+            if (rows % parts > 0 && part < rows % parts)
+                add(sum, rows / parts * parts + part, column);
             STORE4(partial + unit * 4, sum);
         }
     }
@@ -37,8 +39,8 @@ template <int ITEMS, int ROWS, int COLUMNS> struct ColumnSums {
     INLINE float total(const float *partial, int column)
     {
         float sum = 0.0f;
-        UNROLL for (int part = 0; part < PARTS; part++)
-            sum += partial[part * COLUMNS + column];
+        UNROLL for (int part = 0; part < parts; part++)
+            sum += partial[part * columns + column];
         return sum;
     }
 };

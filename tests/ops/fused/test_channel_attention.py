@@ -78,7 +78,9 @@ UNUSED = attention(3, 24, 1, (1, 1), gate=QUOTIENT, pooled=True, scale=apply("di
 """Words of channels that do not exist, for which the gate would be no number."""
 LARGE = attention(1, 16, 5, (95, 90))
 """An image that does not fit the shared memory of a work-group in float32."""
-PROBLEMS = {"usual": USUAL, "residual": RESIDUAL, "unused": UNUSED, "large": LARGE}
+WIDE = attention(1, 8, 1100, (17, 31))
+"""A first product with more results than work-items, and three words of the image per work-item."""
+PROBLEMS = {"usual": USUAL, "residual": RESIDUAL, "unused": UNUSED, "large": LARGE, "wide": WIDE}
 
 
 @pytest.mark.sanitize
