@@ -16,7 +16,9 @@
  *
  * weights: the weights of one work-group after another. They are the first product's weights for
  * the work-group's channels, as (channels, SQUEEZED_ROW) with zeros beyond SQUEEZED, and then the
- * second product's weights for the same channels, as (SQUEEZED, channels). share: 1 / pixels. */
+ * second product's weights for the same channels, as (SQUEEZED, channels). The channel operands of
+ * both epilogues follow, as float32: rows of SQUEEZED_ROW floats for the first product's results, and
+ * then rows of one float for each of the work-group's channels. share: 1 / pixels. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are 32-bit floats */
@@ -31,9 +33,10 @@
 #define HELD 1 /* 1: shared memory can hold a work-group's words of an image; 0: it cannot */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
 #define HELD_AT 2212
-#define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
+#define CONSTANT_WORDS 0 /* words of a work-group's channel operands */
+#define SQUEEZE_OPERANDS /* declares the operands of the epilogue of the first product */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
-#define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */
+#define EXCITE_OPERANDS /* declares the operands of the epilogue of the second product */
 #define EXCITE_EPILOGUE(value, channel, index) /* applies the epilogue of the second product */
 #define SCALE_PARAMETERS /* kernel parameters of the scaling: its tensor operands */
 /* scales a result by its channel's gate */
@@ -56,7 +59,8 @@
 #define AT_ONCE CEIL_DIV(READS, CEIL_DIV(READS, 8))
 /* results of the first product, and columns of zeros so that columns can be loaded by fours */
 #define SQUEEZED_ROW (CEIL_DIV(SQUEEZED, 4) * 4)
-#define WEIGHT_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
+#define MATRIX_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
+#define WEIGHT_WORDS (MATRIX_WORDS + CONSTANT_WORDS)
 
 using Means = ColumnSums<THREADS, PIXELS, SLICE>;
 using Squeeze = ColumnSums<THREADS, SLICE, SQUEEZED_ROW>;
@@ -65,10 +69,13 @@ using Excite = ColumnSums<THREADS, SQUEEZED, SLICE>;
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
-    float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)
+    float share SCALE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     const REAL *squeeze = (const REAL *)memory, *excite = squeeze + SLICE * SQUEEZED_ROW;
+    [[maybe_unused]] const float *constants = (const float *)(memory + MATRIX_WORDS);
+    SQUEEZE_OPERANDS
+    EXCITE_OPERANDS
     float *sums = (float *)(memory + WEIGHT_WORDS), *partial = sums + THREADS * WIDTH;
     float *gates = partial + PARTIAL_SUMS, *squeezed = gates + SLICE, *parts = squeezed + SQUEEZED;
     uint4 *held = (uint4 *)(sums + HELD_AT);
@@ -135,10 +142,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     });
     BARRIER();
     ONCE_EACH for (int own = item; own < SLICE; own += THREADS) {
-        int channel = rank * SLICE + own;
         float gate = Excite::total(partial, own);
-        if (channel < CHANNELS) {
-            EXCITE_EPILOGUE(gate, channel, 0)
+        if (rank * SLICE + own < CHANNELS) {
+            EXCITE_EPILOGUE(gate, own, 0)
             gates[own] = gate;
         }
     }

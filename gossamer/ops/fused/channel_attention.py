@@ -5,17 +5,17 @@ The algorithm channel_attention runs on NVIDIA GPUs. A cluster of work-groups co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Device
+from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.epilogue import channel_vector, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import (
     ENTRY,
@@ -92,8 +92,21 @@ class _Division:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights per work-group."""
-        return (self.squeezed_row + self.layer.squeezed) * self.slice_words * 16
+        """Bytes of weights and channel operands per work-group."""
+        matrices = (self.squeezed_row + self.layer.squeezed) * self.slice_words * 16
+        return matrices + 4 * sum(len(names) * size for names, size in self.operands)
+
+    @property
+    def operands(self) -> list[tuple[list[str], int]]:
+        """The channel operands of the squeezing convolution, and those of the exciting convolution.
+
+        Each element has the operands' names in the weights, and the number of floats per
+        work-group and operand.
+        """
+        return [([f"{part}.operand{index}" for index in range(len(convolution.epilogue.operands))],
+                 size) for part, convolution, size in (
+                     (1, self.layer.squeeze, self.squeezed_row),
+                     (2, self.layer.excite, self.slice))]
 
     @property
     def floats(self) -> int:
@@ -210,15 +223,11 @@ class ChannelAttention(FusionAlgorithm):
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))
-        further: list[Argument | Callable[..., Argument]] = []
-        for part, convolution in ((1, layer.squeeze), (2, layer.excite)):
-            further += epilogue_arguments(convolution.epilogue, weights, 0,
-                                          convolution.out_channels, prefix=f"{part}.")
-        further += [input_buffer(number) for _, number in layer.tensors]
+        tensors = [input_buffer(number) for _, number in layer.tensors]
         return State(problem, variant, device, [Launch(
             kernel, (division.cluster, problem.inputs[0].shape[0]), (32 * division.warps, 1, 1),
             (input_buffer(0), packed, output_buffer(0), division.pixels, 1 / division.pixels,
-             *further), division.shared_bytes)])
+             *tensors), division.shared_bytes)])
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
@@ -277,7 +286,13 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
         if "PARAMETERS" not in name}
     tensors = "".join(f", const REAL *scale_operand{number}"
                       for number in range(1, len(layer.scale.operands)))
-    return {
+    declared, first = [], 0
+    for prefix, (names, size) in zip(("squeeze", "excite"), division.operands, strict=True):
+        declared.append(" ".join(
+            f"const float *{prefix}_operand{index} = constants + {first + index * size};"
+            for index in range(len(names))))
+        first += len(names) * size
+    macros = {
         "HALVES": int(halves), "WIDTH": division.width, "WORDS": division.words,
         "CHANNELS": layer.channels, "SQUEEZED": layer.squeezed,
         "SLICE_WORDS": division.slice_words, "CLUSTER": division.cluster,
@@ -285,15 +300,19 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
         "HELD": int(division.is_held), "HELD_AT": division.floats,
         "SCALE_PARAMETERS": tensors, **scale,
         **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
-        **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_")}
+        **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_"),
+        "CONSTANT_WORDS": first // 4, "SQUEEZE_OPERANDS": declared[0],
+        "EXCITE_OPERANDS": declared[1]}
+    return {name: value for name, value in macros.items()
+            if name not in ("SQUEEZE_EPILOGUE_PARAMETERS", "EXCITE_EPILOGUE_PARAMETERS")}
 
 
 def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
     """Return the weights of both convolutions in the order in which the kernel reads them.
 
-    A row of the array has the weights of a work-group: those of the squeezing convolution as
-    (channels, squeezed channels), and those of the exciting convolution as (squeezed channels,
-    channels). Both are padded with zeros.
+    A row of the array has the bytes of a work-group: the weights of the squeezing convolution as
+    (channels, squeezed channels), those of the exciting convolution as (squeezed channels,
+    channels), and the channel operands in float32. All are padded with zeros.
     """
     layer, cluster, size = division.layer, division.cluster, division.slice
     squeeze = np.zeros((cluster * size, division.squeezed_row), np.float32)
@@ -303,5 +322,14 @@ def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) ->
     excite.reshape(layer.squeezed, -1)[:, :layer.channels] = (
         arrays["2.weight"].reshape(layer.channels, layer.squeezed).T)
     with np.errstate(over="ignore"):
-        return np.concatenate([squeeze.reshape(cluster, -1),
-                               excite.swapaxes(0, 1).reshape(cluster, -1)], 1).astype(dtype)
+        parts: list[np.ndarray] = [
+            squeeze.reshape(cluster, -1).astype(dtype),
+            excite.swapaxes(0, 1).reshape(cluster, -1).astype(dtype)]
+    (of_squeeze, row), (of_excite, _) = division.operands
+    for name in of_squeeze:
+        vector = channel_vector(name, layer.squeezed, row)(arrays)
+        parts.append(np.tile(vector, (cluster, 1)))
+    for name in of_excite:
+        vector = channel_vector(name, layer.channels, cluster * size)(arrays)
+        parts.append(vector.reshape(cluster, size))
+    return np.concatenate([part.view(np.uint8) for part in parts], 1)
