@@ -32,7 +32,7 @@
 #define READS 3 /* words of the image that a work-item reads; some read one word less */
 #define HELD 1 /* 1: shared memory can hold a work-group's words of an image; 0: it cannot */
 /* floats in shared memory between the end of the weights and the words of the image (see HELD) */
-#define HELD_AT 2212
+#define HELD_AT 2220
 #define CONSTANT_WORDS 0 /* words of a work-group's channel operands */
 #define SQUEEZE_OPERANDS /* declares the operands of the epilogue of the first product */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
@@ -48,8 +48,8 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ptx/cluster.h"
+#include "mma/ring.h"
 #include "ops/fused/column_sums.h"
-#include "ops/fused/squeeze_excite.h"
 
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
@@ -60,6 +60,7 @@
 /* results of the first product, and columns of zeros so that columns can be loaded by fours */
 #define SQUEEZED_ROW (CEIL_DIV(SQUEEZED, 4) * 4)
 #define MATRIX_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
+#define BARRIER_FLOATS 4 /* room for the barrier that counts the partial sums that have arrived */
 #define WEIGHT_WORDS (MATRIX_WORDS + CONSTANT_WORDS)
 
 using Means = ColumnSums<THREADS, PIXELS, SLICE>;
@@ -77,11 +78,19 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     SQUEEZE_OPERANDS
     EXCITE_OPERANDS
     float *sums = (float *)(memory + WEIGHT_WORDS), *partial = sums + THREADS * WIDTH;
-    float *gates = partial + PARTIAL_SUMS, *squeezed = gates + SLICE, *parts = squeezed + SQUEEZED;
+    float *parts = partial + PARTIAL_SUMS, *gates = parts + CLUSTER * SQUEEZED_ROW;
+    [[maybe_unused]] ulong *arrived = (ulong *)(gates + SLICE);
+    float *squeezed = gates + SLICE + BARRIER_FLOATS;
     uint4 *held = (uint4 *)(sums + HELD_AT);
     const float *scale_operand0 = gates;
     int item = LOCAL_ID(0), rank = GROUP_ID(0), first_word = rank * SLICE_WORDS;
     pdl_trigger();
+    if constexpr (CLUSTER > 1) {
+        if (item == 0) {
+            init_once(arrived, CLUSTER * SQUEEZED_ROW * 4);
+            fence_mbarrier_init();
+        }
+    }
     CLUSTER_ARRIVE();
     ONCE_EACH for (int i = item; i < WEIGHT_WORDS; i += THREADS)
         cp_async_16(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
@@ -128,11 +137,26 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     });
     BARRIER();
     CLUSTER_WAIT();
-    ONCE_EACH for (int number = item; number < SQUEEZED; number += THREADS)
-        send_part(parts, Squeeze::total(partial, number), number, rank);
-    CLUSTER_BARRIER();
+    ONCE_EACH for (int number = item * 4; number < SQUEEZED; number += THREADS * 4) {
+        float4 sum = Squeeze::total4(partial, number);
+        float *part = parts + rank * SQUEEZED_ROW + number;
+        if constexpr (CLUSTER > 1) {
+            UNROLL for (int other = 0; other < CLUSTER; other++)
+                st_async_cluster(shared_address(part), sum.x, sum.y, sum.z, sum.w, arrived, other);
+        } else {
+            STORE4(part, sum);
+        }
+    }
+    /* a barrier of the cluster would wait for the stores and for all work-groups, and empty the L1
+     * cache */
+    if constexpr (CLUSTER > 1)
+        wait_once(arrived);
+    else
+        BARRIER();
     ONCE_EACH for (int number = item; number < SQUEEZED; number += THREADS) {
-        float sum = sum_of_parts(parts, number);
+        float sum = 0.0f;
+        UNROLL for (int other = 0; other < CLUSTER; other++)
+            sum += parts[other * SQUEEZED_ROW + number];
         SQUEEZE_EPILOGUE(sum, number, 0)
         squeezed[number] = sum;
     }

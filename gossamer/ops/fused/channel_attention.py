@@ -112,13 +112,13 @@ class _Division:
     def floats(self) -> int:
         """Number of floats in shared memory, a multiple of four.
 
-        The floats hold sums, partial sums of columns, gates and the results of the squeezing
-        convolution.
+        The floats hold sums, partial sums of columns and of other work-groups, gates, a barrier and
+        the results of the squeezing convolution.
         """
         items = 32 * self.warps
         partial = max(_partial_sums(items, columns) for columns in (self.slice, self.squeezed_row))
-        count = (items * self.width + partial + self.slice
-                 + (self.cluster + 1) * self.layer.squeezed)
+        count = (items * self.width + partial + self.cluster * self.squeezed_row + self.slice + 4
+                 + self.layer.squeezed)
         return rounded_up(count, 4)
 
     @property

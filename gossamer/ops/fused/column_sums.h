@@ -8,7 +8,7 @@
  * multiple of four.
  *
  * There are two steps, with a barrier between them: add_rows computes partial sums of each column,
- * and total adds them up. Neighbouring work-items read neighbouring columns, so that reads of
+ * and total and total4 add them up. Neighbouring work-items read neighbouring columns, so that reads of
  * shared memory have no bank conflicts, and several reads are in flight at once. Sums within warps
  * would need a chain of five shuffles for each column. */
 template <int items, int rows, int columns> struct ColumnSums {
@@ -33,6 +33,15 @@ template <int items, int rows, int columns> struct ColumnSums {
                 add(sum, rows / parts * parts + part, column);
             STORE4(partial + unit * 4, sum);
         }
+    }
+
+    /* Returns the sums of four columns. */
+    INLINE float4 total4(const float *partial, int column)
+    {
+        float4 sum = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
+        UNROLL for (int part = 0; part < parts; part++)
+            ADD_SCALED4(sum, 1.0f, LOAD4(partial + part * columns + column));
+        return sum;
     }
 
     /* Returns the sum of a column. */

@@ -17,14 +17,6 @@
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Stores the partial sum of work-group `rank` for result `number` of the first product in `parts`
- * of all work-groups of the cluster. */
-[[maybe_unused]] INLINE void send_part(float *parts, float sum, int number, int rank)
-{
-    UNROLL for (int other = 0; other < CLUSTER; other++)
-        *map_cluster(parts + rank * SQUEEZED + number, other) = sum;
-}
-
 /* Adds up the sums of a warp's lanes, and stores the total in `parts` of all work-groups of the
  * cluster. The total is the partial sum of work-group `rank` for result `number` of the first
  * product. */
@@ -35,7 +27,7 @@
         *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
-/* Returns result `number` of the first product. All work-groups must have sent their parts and then
+/* Returns result `number` of the first product. All work-groups must have called give_part and then
  * waited on a barrier of the cluster. */
 [[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
 {
