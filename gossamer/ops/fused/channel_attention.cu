@@ -60,8 +60,8 @@
 /* results of the first product, and columns of zeros so that columns can be loaded by fours */
 #define SQUEEZED_ROW (CEIL_DIV(SQUEEZED, 4) * 4)
 #define MATRIX_WORDS ((SQUEEZED_ROW + SQUEEZED) * SLICE_WORDS)
-#define BARRIER_FLOATS 4 /* room for the barrier that counts the partial sums that have arrived */
 #define WEIGHT_WORDS (MATRIX_WORDS + CONSTANT_WORDS)
+#define BARRIER_FLOATS 4 /* room for the barrier that counts the partial sums that have arrived */
 
 using Means = ColumnSums<THREADS, PIXELS, SLICE>;
 using Squeeze = ColumnSums<THREADS, SLICE, SQUEEZED_ROW>;
@@ -106,6 +106,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
         totals[i] = 0.0f;
     if (exists)
         ONCE_EACH for (int first = 0; first < READS; first += AT_ONCE) {
+            /* no condition where a word is sure to exist: predicates are few */
             uint4 found[AT_ONCE];
             UNROLL for (int i = 0; i < AT_ONCE; i++) {
                 int pixel = start + (first + i) * PIXELS;
