@@ -45,6 +45,10 @@ def decomposed(program: Any) -> Any:
             # the exporter writes none over all axes
             axes = list(range(node.args[0].meta["val"].dim()))
             node.args = (node.args[0], axes, *node.args[2:])
+        if node.target == _aten.adaptive_avg_pool2d.default and all(
+                size == 1 for size in node.args[1]):
+            # torch restrides means of channels-last images, which the exporter writes as a gather
+            node.target, node.args = _aten.mean.dim, (node.args[0], [-2, -1], True)
     table = _TABLE
     if any(_reads_positions(node) for node in program.graph.nodes):
         table = {operator: form for operator, form in _TABLE.items() if operator not in _MAXIMA}

@@ -140,6 +140,15 @@ def test_channels_last_stays(shape, dtype):
     assert fast.plan.inputs[0].shape == (None, *shape[2:], shape[1])
 
 
+def test_a_mean_of_channels_last_images_is_no_gather():
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module = module.eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last)
+    fast = gossamer.optimize(module, x)
+    assert normalised_error(fast(x).numpy(), eager(module, x).numpy()) < 1e-6
+    assert "gather" not in {node.op for node in fast.plan.graph.nodes}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_photos_are_taken_as_inputs_say(module, dtype):
     photos = torch.randint(0, 256, (2, 12, 12, 3), dtype=torch.uint8)
