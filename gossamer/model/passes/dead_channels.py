@@ -27,7 +27,7 @@ from gossamer.model.passes.pixels import reduces_image
 _MULTIPLE = 8
 """Number of channels that kernels read at a time. If the number of a layer's channels is a
 multiple of this number, so is the number of channels that remain."""
-_TO_VECTORS = ("reshape", "flatten", "squeeze")
+TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 
 
@@ -135,7 +135,7 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
         if len(found) == 1 and layer.op == "conv2d" and _keeps_channels(graph, found[0], shapes):
             last, = found
             between.append(last)
-            is_image &= last.op not in _TO_VECTORS and last.attributes.get("keepdims", True)
+            is_image &= last.op not in TO_VECTORS and last.attributes.get("keepdims", True)
             continue
         if any(not _has_constants(graph, node) or node.op != ("conv2d" if is_image else "gemm")
                or _groups(node) != 1 or node.attributes.get("trans_a") for node in found):
@@ -147,7 +147,7 @@ def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
     """Whether a node keeps channels separate. The node reads images, or vectors of image pixels."""
     if node.op == "reduce":
         return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
-    if node.op in _TO_VECTORS:
+    if node.op in TO_VECTORS:
         known = shapes.shapes(node.inputs[0])
         return bool(known) and shapes.shapes(node.outputs[0]) == [
             (shape[0], math.prod(shape[1:])) for shape in known]
@@ -189,7 +189,7 @@ def _without_effect(graph: Graph, chain: _Chain,
     constants = _epilogue(graph, chain.layer, np.zeros(len(rows), np.float32))
     for node in chain.between:
         if node.op == "pool":
-            is_constant &= _window_reaches_image(node) & ((constants == 0) | _ignores_pads(node))
+            is_constant &= window_reaches_image(node) & ((constants == 0) | _ignores_pads(node))
         elif node.op == "conv2d":
             is_constant &= (constants == 0) | (not (_is_padded(node) or _is_discontinuous(node)))
             sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
@@ -215,7 +215,7 @@ def _is_padded(node: Node) -> bool:
     return any(node.attributes.get("pads", ())) or "auto_pad" in node.attributes
 
 
-def _window_reaches_image(node: Node) -> bool:
+def window_reaches_image(node: Node) -> bool:
     """Whether each window of a pool is certain to contain an element of the image."""
     a = node.attributes
     return not _is_padded(node) or (max(a["dilations"]) == 1 and all(
@@ -250,7 +250,7 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
     """
     kept = np.flatnonzero(~gone)
     for node in chain.between:
-        if node.op in _TO_VECTORS:
+        if node.op in TO_VECTORS:
             node.op, node.inputs, node.attributes = "flatten", node.inputs[:1], {"axis": 1}
     for node in (chain.layer, *(node for node in chain.between if node.op == "conv2d")):
         axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0

@@ -34,7 +34,7 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
     for node in graph.nodes:
-        if node.op not in RESHAPES or not _is_pixel(node.outputs[0], shapes):
+        if node.op not in RESHAPES or not is_pixel(node.outputs[0], shapes):
             continue
         layers = _layers_between(graph, shapes, node, producers, users)
         if not layers:
@@ -52,7 +52,7 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     return bool(replaced)
 
 
-def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
+def is_pixel(name: str, shapes: ShapesByBatch) -> bool:
     """Return whether a value has the shape (N, C, 1, 1) at every batch size."""
     known = shapes.shapes(name)
     return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
@@ -70,7 +70,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
     layers: list[Node] = []
     rows = [shape[:2] for shape in shapes.shapes(node.outputs[0])]
     name = node.inputs[0]
-    while not _is_pixel(name, shapes):
+    while not is_pixel(name, shapes):
         layer = producers.get(name)
         if layer is None or len(users[name]) != 1 or shapes.shapes(name) != rows:
             return []
@@ -113,7 +113,7 @@ def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) 
 
     Returns the value's own name if it is not the result of a reshape.
     """
-    while not _is_pixel(name, shapes) and producers[name].op in RESHAPES:
+    while not is_pixel(name, shapes) and producers[name].op in RESHAPES:
         name = producers[name].inputs[0]
     return name
 
