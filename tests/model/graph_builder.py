@@ -75,12 +75,12 @@ class Builder:
 
 
 def check(build: Builder, ops: Sequence[str] | None = None, *,
-          channels_first: bool = False, chooses_by_weights: bool = False) -> list[Node]:
+          channels_first: bool = False, for_gpu: bool = False) -> list[Node]:
     """Asserts that optimising keeps the outputs and leaves these ops; returns the nodes."""
     graph = build.build.finish()
     before = [(node.op, list(node.inputs), dict(node.attributes)) for node in graph.nodes]
     better = optimise(graph, channels_first=channels_first,
-                      chooses_by_weights=chooses_by_weights)
+                      for_gpu=for_gpu)
     assert before == [(node.op, node.inputs, node.attributes) for node in graph.nodes]
     for batch in (0, 2):
         x = np.random.default_rng(batch).standard_normal((batch, *graph.inputs[0].shape[1:]))

@@ -282,7 +282,7 @@ def _joined_channels(join: Node, shapes: ShapesByBatch) -> list[slice] | None:
 
 
 def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
-                              chooses_by_weights: bool) -> bool:
+                              for_gpu: bool) -> bool:
     """Merge convolutions of one value whose results are concatenated.
 
     The merged convolution has the output channels of all merged convolutions. The convolutions of
@@ -290,9 +290,9 @@ def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
     node reads these inputs. Returns whether the graph was changed; nodes that no output needs any
     longer stay in the graph.
 
-    chooses_by_weights: whether 1x1 convolutions of the halves of a split value are merged, too. The
-    merged convolution reads both halves. Each of its output channels has zero weights for the half
-    that did not contribute to this channel before.
+    for_gpu: whether 1x1 convolutions of the halves of a split value are merged, too. The merged
+    convolution reads both halves. Each of its output channels has zero weights for the half that
+    did not contribute to this channel before.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
@@ -302,7 +302,7 @@ def merge_joined_convolutions(graph: Graph, shapes: ShapesByBatch, *,
             continue
         runs: list[list[_Joined]] = []
         for part in join.inputs:
-            layer = _joined(graph, part, makers, users, shapes, halves=chooses_by_weights)
+            layer = _joined(graph, part, makers, users, shapes, halves=for_gpu)
             if layer and runs and runs[-1] and layer.is_like(runs[-1][-1]):
                 runs[-1].append(layer)
             else:

@@ -19,6 +19,7 @@ from gossamer.model.passes.channels import (
     move_above_concatenations,
     nest_concatenations,
 )
+from gossamer.model.passes.consecutive_convolutions import merge_consecutive_convolutions
 from gossamer.model.passes.dead_channels import drop_dead_channels
 from gossamer.model.passes.expressions import drop_expansions, drop_straight_through
 from gossamer.model.passes.fusion import (
@@ -27,6 +28,7 @@ from gossamer.model.passes.fusion import (
     fuse_chains,
     fuse_epilogues,
 )
+from gossamer.model.passes.padded_channels import pad_channels
 from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
 from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
 from gossamer.model.passes.reshapes import RESHAPES, move_before_reshapes
@@ -38,8 +40,7 @@ from gossamer.model.passes.transpositions import (
 )
 
 
-def optimise(graph: Graph, *, channels_first: bool = False,
-             chooses_by_weights: bool = False) -> Graph:
+def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = False) -> Graph:
     """Return a simplified graph with the same results.
 
     Constants and batch norms are folded, and element-wise nodes are fused into convolutions,
@@ -48,9 +49,10 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     channels_first: whether layers of channels-last images become layers of channels-first images,
     provided that fewer transposes remain. The rewrite helps only kernels that support several
     layouts. ONNX Runtime's kernels support one layout.
-    chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
-    convolutions. These convolutions then read all channels, with zero weights for channels that
-    were not selected. This is faster on GPUs.
+    for_gpu: whether to make the rewrites that are faster on GPUs alone. A gather of channels is
+    removed if all its readers are 1x1 convolutions, which then read all channels, with zero weights
+    for channels that were not selected. Pairs of depthwise convolutions become one, and channels
+    are padded to a multiple of eight.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -66,14 +68,14 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     if channels_first:
         changed |= _rewrite(transpose_images_for_tokens, graph, shapes)
         changed |= _rewrite(move_channels_first, graph, shapes)
-    if chooses_by_weights:
+    if for_gpu:
         changed |= _rewrite(choose_channels_by_weights, graph, shapes)
     if changed:
         drop_identities(graph)
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
     _rewrite(nest_concatenations, graph)
-    if (_rewrite(merge_joined_convolutions, graph, shapes, chooses_by_weights=chooses_by_weights)
+    if (_rewrite(merge_joined_convolutions, graph, shapes, for_gpu=for_gpu)
             | _rewrite(move_above_concatenations, graph, shapes)):
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
@@ -87,6 +89,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     _rewrite(fold_batch_norms, graph, shapes)
     _rewrite(expand_batch_norms, graph, shapes)
     _rewrite(merge_parallel_convolutions, graph, shapes)
+    if for_gpu:
+        merge_consecutive_convolutions(graph, shapes)
     drop_dead(graph)
     fuse_chains(graph, shapes)
     # a chain of several nodes is one node now
@@ -103,6 +107,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
         shapes = shapes_by_batch(graph)
         fuse_epilogues(graph, shapes)
     drop_dead_channels(graph, shapes)
+    if for_gpu:
+        pad_channels(graph, shapes_by_batch(graph))
     drop_dead(graph)
     return graph
 

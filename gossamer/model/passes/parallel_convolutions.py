@@ -19,7 +19,7 @@ from gossamer.model.passes.fusion import MOST_STEPS, feeds_sign, output_rows, re
 
 
 @dataclass(frozen=True)
-class _Branch:
+class Branch:
     """A convolution without bias that computes an addend of a sum, or the total of several addends.
 
     A value that no convolution computes is a 1x1 convolution of itself, each channel by its factor.
@@ -43,11 +43,11 @@ class _Branch:
         """The number of multiplications per pixel of the result; 0 if all weights are 0."""
         return self.weight.size if self.weight.any() else 0
 
-    def times(self, factor: np.ndarray) -> _Branch:
+    def times(self, factor: np.ndarray) -> Branch:
         rows = np.broadcast_to(factor, (len(self.weight), 1, 1))[..., None]
         return replace(self, weight=self.weight * rows)
 
-    def plus(self, other: _Branch) -> _Branch | None:
+    def plus(self, other: Branch) -> Branch | None:
         """Return the total of both branches as one branch with the window and groups of this one.
 
         Returns None if the window and the groups of the other branch do not lie within them.
@@ -78,17 +78,17 @@ class _Branch:
 
 
 @dataclass(frozen=True)
-class _Sum:
+class Sum:
     """The sum of branches and of a constant: one number, or one per channel as (M, 1, 1)."""
 
-    branches: tuple[_Branch, ...]
+    branches: tuple[Branch, ...]
     constant: np.ndarray
 
-    def plus(self, other: _Sum) -> _Sum:
-        return _Sum(self.branches + other.branches, self.constant + other.constant)
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.branches + other.branches, self.constant + other.constant)
 
-    def times(self, factor: float | np.ndarray) -> _Sum:
-        return _Sum(tuple(branch.times(np.asarray(factor)) for branch in self.branches),
+    def times(self, factor: float | np.ndarray) -> Sum:
+        return Sum(tuple(branch.times(np.asarray(factor)) for branch in self.branches),
                     self.constant * factor)
 
 
@@ -116,7 +116,7 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
                 len(branches) + 2 * len(others) > MOST_STEPS) or not all(
                 np.isfinite(array.astype(np.float32)).all() for array in arrays):
             continue
-        nodes = [_convolution(graph, names, branch, total.constant if branch is branches[0] else
+        nodes = [convolution(graph, names, branch, total.constant if branch is branches[0] else
                               np.zeros(())) for branch in branches]
         replaced |= {id(layer): [] for branch in branches for layer in branch.layers}
         if len(merged) > 1:
@@ -126,9 +126,9 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
     graph.nodes = [new for node in graph.nodes for new in replaced.get(id(node), [node])]
 
 
-def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
+def _merged(branches: Iterable[Branch]) -> list[Branch]:
     """Return the branches, each added to the first larger branch that it lies within."""
-    merged: list[_Branch] = []
+    merged: list[Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
             if (both := larger.plus(branch)) is not None:
@@ -139,7 +139,7 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
     return merged
 
 
-def _convolution(graph: Graph, names: set[str], branch: _Branch, bias: np.ndarray) -> Node:
+def convolution(graph: Graph, names: set[str], branch: Branch, bias: np.ndarray) -> Node:
     """Return the convolution that computes a branch and a bias."""
     layer = branch.layers[0]
     result, = layer.outputs
@@ -155,7 +155,7 @@ def _convolution(graph: Graph, names: set[str], branch: _Branch, bias: np.ndarra
 
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
-              others: Iterable[_Branch]) -> Node:
+              others: Iterable[Branch]) -> Node:
     """Return a node that replaces `node` and computes a sum.
 
     addends: names of values to add.
@@ -179,14 +179,14 @@ def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
 
 
 def _sums(graph: Graph, shapes: ShapesByBatch,
-          users: dict[str, list[Node]]) -> list[tuple[Node, _Sum]]:
+          users: dict[str, list[Node]]) -> list[tuple[Node, Sum]]:
     """Return the element-wise nodes that compute sums of images, with their sums.
 
     A sum is merged into its reader if no other node reads the sum, and if the reader is a sum of
     the same shape.
     """
     producers = {name: node for node in graph.nodes for name in node.outputs}
-    sums: dict[str, tuple[Node, _Sum]] = {}
+    sums: dict[str, tuple[Node, Sum]] = {}
     for node in graph.nodes:
         if node.op != "elementwise" or len(node.outputs) != 1:
             continue
@@ -207,7 +207,7 @@ def _sums(graph: Graph, shapes: ShapesByBatch,
     return list(sums.values())
 
 
-def _operand(graph: Graph, name: str, maker: Node | None, channels: int) -> _Sum:
+def _operand(graph: Graph, name: str, maker: Node | None, channels: int) -> Sum:
     """Return an operand as a sum.
 
     maker: the node that makes the operand; None if other nodes read the operand, too.
@@ -217,15 +217,15 @@ def _operand(graph: Graph, name: str, maker: Node | None, channels: int) -> _Sum
     if array is not None and (1,) * (4 - array.ndim) + array.shape in (
             (1, 1, 1, 1), (1, channels, 1, 1)):
         return _constant(array.reshape(() if array.size == 1 else (channels, 1, 1)))
-    return (maker and _product(graph, maker)) or _Sum((_Branch(
+    return (maker and sum_computed_by(graph, maker)) or Sum((Branch(
         (), name, np.ones((channels, 1, 1, 1)), (1, 1), (0,) * 4, (1, 1), channels),), np.zeros(()))
 
 
-def _constant(array: float | np.ndarray) -> _Sum:
-    return _Sum((), np.asarray(array, np.float64))
+def _constant(array: float | np.ndarray) -> Sum:
+    return Sum((), np.asarray(array, np.float64))
 
 
-def _product(graph: Graph, layer: Node) -> _Sum | None:
+def sum_computed_by(graph: Graph, layer: Node) -> Sum | None:
     """Return the result of a convolution as a sum.
 
     Returns None for other nodes, if the result is not a sum, or if the convolution must not be
@@ -242,13 +242,13 @@ def _product(graph: Graph, layer: Node) -> _Sum | None:
         return None
     strides, pads, dilations = (tuple(layer.attributes[key])
                                 for key in ("strides", "pads", "dilations"))
-    own = _Branch((layer,), layer.inputs[0], rows.astype(np.float64), strides, pads, dilations,
+    own = Branch((layer,), layer.inputs[0], rows.astype(np.float64), strides, pads, dilations,
                   layer.attributes["groups"])
-    return _evaluated(layer.attributes["epilogue"], [_Sum((own,), np.zeros(())), *(
+    return _evaluated(layer.attributes["epilogue"], [Sum((own,), np.zeros(())), *(
         _constant(graph.constants[name].reshape(-1, 1, 1)) for name in layer.inputs[2:])])
 
 
-def _evaluated(expression: Expression, operands: Sequence[_Sum]) -> _Sum | None:
+def _evaluated(expression: Expression, operands: Sequence[Sum]) -> Sum | None:
     """Return the first result of an expression of sums; None if a step's result is not a sum."""
     values = list(operands)
     for step in expression.steps:
@@ -259,7 +259,7 @@ def _evaluated(expression: Expression, operands: Sequence[_Sum]) -> _Sum | None:
     return values[expression.outputs[0]]
 
 
-def _applied(step: ExpressionStep, arguments: Sequence[_Sum]) -> _Sum | None:
+def _applied(step: ExpressionStep, arguments: Sequence[Sum]) -> Sum | None:
     match step.function, arguments:
         case "constant", _:
             return _constant(step.constants[0])

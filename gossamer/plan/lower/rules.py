@@ -56,7 +56,7 @@ def optimised_for(graph: Graph, device: Device) -> Graph:
     The optimised graph has the same results as `graph`.
     """
     return optimise(graph, channels_first=device.compiles,
-                    chooses_by_weights=device.compiles and not device.on_processors)
+                    for_gpu=device.compiles and not device.on_processors)
 
 
 def lower(static: StaticGraph, store: WeightsStore | None = None

@@ -63,7 +63,7 @@ def chosen(build: Builder, x: str, *indices: int, axis: int = 1) -> str:
 def test_weights_choose(build: Builder, indices: tuple[int, ...], axis: int) -> None:
     part = chosen(build, build.pool("x"), *indices, axis=axis)
     build.conv(part, "y", into=len(indices), size=1)
-    (_, layer) = check(build, ["pool", "conv2d"], chooses_by_weights=True)
+    (_, layer) = check(build, ["pool", "conv2d"], for_gpu=True)
     assert layer.inputs[0] == build.graph.nodes[0].outputs[0]
 
 
@@ -71,14 +71,14 @@ def test_all_readers_choose(build: Builder) -> None:
     part = chosen(build, build.pool("x"), 2, 1)
     left = build.conv(part, into=2, size=1)
     build.apply("add", build.pool(left), build.pool(build.conv(part, into=2, size=1)), output="y")
-    nodes = check(build, chooses_by_weights=True)
+    nodes = check(build, for_gpu=True)
     assert "gather" not in [node.op for node in nodes]
 
 
 def test_batch_norms_fold_into_the_new_weights(build: Builder) -> None:
     layer = build.conv(chosen(build, build.pool("x"), 1, 3), into=2, size=1, bias=False)
     build.norm(layer, "y")
-    check(build, ["pool", "conv2d"], chooses_by_weights=True)
+    check(build, ["pool", "conv2d"], for_gpu=True)
 
 
 @pytest.mark.parametrize("case", ["few", "window", "groups", "other axis", "pool", "output",
@@ -98,7 +98,7 @@ def test_other_gathers_stay(case: str) -> None:
     if case == "signs":
         name = build.graph.nodes[-1].inputs[1]
         build.graph.constants[name] = np.sign(build.graph.constants[name]).astype(np.float32)
-    nodes = check(build, chooses_by_weights=case != "off")
+    nodes = check(build, for_gpu=case != "off")
     assert "gather" in [node.op for node in nodes]
 
 
@@ -180,7 +180,7 @@ def test_neighbouring_convolutions_of_one_value_are_one(build: Builder) -> None:
 def test_convolutions_of_halves_choose_by_weights(build: Builder) -> None:
     halves = split(build, build.pool("x"), 2, 2)
     joined(build, *[build.conv(half, into=2, size=1) for half in halves], output="y")
-    check(build, ["pool", "conv2d"], chooses_by_weights=True)
+    check(build, ["pool", "conv2d"], for_gpu=True)
     check(build, ["pool", "split", "conv2d", "conv2d", "concat"])
 
 
@@ -195,7 +195,7 @@ def test_other_convolutions_stay(case: str) -> None:
     if case == "another reader":
         build.pool(layers[0], output="z")
     joined(build, *layers, output="y")
-    assert "split" in [node.op for node in check(build, chooses_by_weights=True)]
+    assert "split" in [node.op for node in check(build, for_gpu=True)]
 
 
 def test_norms_and_activations_move_into_joined_layers(build: Builder) -> None:
@@ -238,4 +238,4 @@ def test_random_joined_branches_keep_their_results(seed: int) -> None:
             build, result, "after")
     build.pool(result, output="y")
     build.pool(drawn(values[0], halves[0], "x"), output="z")
-    check(build, chooses_by_weights=bool(seed % 2))
+    check(build, for_gpu=bool(seed % 2))

@@ -116,7 +116,7 @@ def drawn(seed: int) -> tuple[Graph, dict[str, bool]]:
     for name in {values[-1], str(rng.choice(values[1:]))}:
         build.build.output(name, ())
     return build.build.finish(), {"channels_first": bool(seed % 2),
-                                  "chooses_by_weights": bool(seed // 2 % 2)}
+                                  "for_gpu": bool(seed // 2 % 2)}
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 20))
