@@ -12,6 +12,7 @@ from gossamer.expression import DISCONTINUOUS, Composer, identity
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import ShapesByBatch, live_nodes, shapes_by_batch, visit
 from gossamer.model.opset.definition import InferenceState
+from gossamer.model.passes.attention_products import join_attention_products
 from gossamer.model.passes.channels import (
     choose_channels_by_weights,
     gather_shuffled_channels,
@@ -51,8 +52,8 @@ def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = Fals
     layouts. ONNX Runtime's kernels support one layout.
     for_gpu: whether to make the rewrites that are faster on GPUs alone. A gather of channels is
     removed if all its readers are 1x1 convolutions, which then read all channels, with zero weights
-    for channels that were not selected. Pairs of depthwise convolutions become one, and channels
-    are padded to a multiple of eight.
+    for channels that were not selected. Pairs of depthwise convolutions become one, and so do the
+    products of attention. Channels are padded to a multiple of eight.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -109,6 +110,7 @@ def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = Fals
     drop_dead_channels(graph, shapes)
     if for_gpu:
         pad_channels(graph, shapes_by_batch(graph))
+        join_attention_products(graph, shapes)
     drop_dead(graph)
     return graph
 
