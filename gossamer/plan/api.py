@@ -13,6 +13,7 @@ from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import check_nodes, check_open_dimensions, is_open, with_shapes
 from gossamer.model.input_format import InputFormat
+from gossamer.model.passes.padded_channels import has_padded_channels
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.lower.rules import optimised_for
 from gossamer.plan.plan import Plan
@@ -154,7 +155,10 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     plan: the plan whose choices are kept, for all batch sizes that it has planned.
     graph: the network with its new weights, as `gossamer.load` returns it.
     """
-    made = Plan(optimised_for(graph, plan.device), plan.device, Policy(strict=plan.policy.strict),
+    # a loaded plan has another policy than the one with which its graph was optimised
+    precision = "fp16" if has_padded_channels(plan.graph.notes) else "fp32"
+    made = Plan(optimised_for(graph, plan.device, precision), plan.device,
+                Policy(strict=plan.policy.strict),
                 choices=StoredChoices(Path(graph.name), plan.choices()))
     for batch in made.planned_batches:
         made.program(batch)

@@ -269,7 +269,7 @@ class OpenPlan(Closable):
         measured, plan = self._measured
         choices = StoredChoices(None, plan.choices(), made_for=_text(names, measured))
         policy = replace(self._policy, effort=None, precision="fp32", budget_s=None)
-        graph = optimised_for(graph, self.device)
+        graph = optimised_for(graph, self.device, self._policy.precision)
         return Plan(graph, self.device, policy, choices=choices)
 
 

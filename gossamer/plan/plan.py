@@ -90,7 +90,7 @@ class Plan(CallablePlan):
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
         # a graph with stored choices was optimised before the choices were made
-        self.graph = optimised_for(graph, device) if choices is None else graph
+        self.graph = optimised_for(graph, device, policy.precision) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
         self.policy = policy

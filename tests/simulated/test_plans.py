@@ -21,6 +21,7 @@ from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.fused.problem import FusionProblem
+from gossamer.plan.api import with_weights
 from gossamer.plan.choose.program_builder import Network, ProgramBuilder
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
@@ -258,3 +259,27 @@ def test_no_candidate_computes_wrong_numbers(seed: int, tmp_path: Path) -> None:
     measured = [candidate.measured for node in program.measured for candidate in node.candidates]
     assert any(each.failure is None for each in measured)
     assert not [each for each in measured if each.wrong_numbers]
+
+
+def test_weights_of_padded_channels_are_replaced(tmp_path: Path) -> None:
+    graphs = []
+    for seed in range(2):
+        random, build = np.random.default_rng(seed), GraphBuilder("odd")
+        build.input("x", (None, 19, 14, 14))
+        build.output("y", ())
+        x = "x"
+        for index, shape in enumerate([(37, 19, 3, 3), (37, 37, 3, 3), (5, 37, 1, 1)]):
+            weight = build.constant(f"w{index}", random.standard_normal(shape, np.float32))
+            x = build.conv2d(x, weight, "", pads=(shape[2] // 2,) * 4, name=f"conv{index}",
+                             output="y" if index == 2 else f"v{index}")
+        graphs.append(build.finish())
+    device = SimulatedDevice(HARDWARE["h200"])
+    with simulated(estimated_times(0)):
+        tuner = Tuner(device, "quick", precision="fp16", cache=TuningCache(device, tmp_path))
+        plan = Plan(graphs[0], device, Policy("quick", "fp16"), tuner=tuner)
+        assert any("40x14x14 -> 40x14x14" in row["problem"] for row in plan.report(2).rows)
+        for _ in range(2):
+            other = with_weights(plan, graphs[1])
+            assert [row["algorithm"] for row in other.report(2).rows] == [
+                row["algorithm"] for row in plan.report(2).rows]
+            plan = other

@@ -41,7 +41,8 @@ from gossamer.model.passes.transpositions import (
 )
 
 
-def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = False) -> Graph:
+def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = False,
+             pads_channels: bool = False) -> Graph:
     """Return a simplified graph with the same results.
 
     Constants and batch norms are folded, and element-wise nodes are fused into convolutions,
@@ -53,7 +54,8 @@ def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = Fals
     for_gpu: whether to make the rewrites that are faster on GPUs alone. A gather of channels is
     removed if all its readers are 1x1 convolutions, which then read all channels, with zero weights
     for channels that were not selected. Pairs of depthwise convolutions become one, and so do the
-    products of attention. Channels are padded to a multiple of eight.
+    products of attention.
+    pads_channels: whether channels of images are padded to a multiple of eight.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -109,8 +111,9 @@ def optimise(graph: Graph, *, channels_first: bool = False, for_gpu: bool = Fals
         fuse_epilogues(graph, shapes)
     drop_dead_channels(graph, shapes)
     if for_gpu:
-        pad_channels(graph, shapes_by_batch(graph))
         join_attention_products(graph, shapes)
+    if pads_channels:
+        pad_channels(graph, shapes_by_batch(graph))
     drop_dead(graph)
     return graph
 

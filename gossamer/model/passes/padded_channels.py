@@ -8,7 +8,7 @@ The filters of added channels are zero, and so are the weights with which layers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ _MULTIPLE = 8
 _FEWEST, _FEWEST_FOURS = 16, 32
 """Minimum numbers of channels that are padded: in general, and for multiples of four, which kernels
 already read in vectors of four. For fewer, much of the work would be padding."""
+_PADDED = f"padded with zeros to a multiple of {_MULTIPLE}"
+"""The end of the note on padded channels."""
 _LARGEST = 1e4
 """Maximum magnitude of the numbers in added channels, within the range of float16."""
 
@@ -54,8 +56,7 @@ def pad_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
               if _may_be_padded(graph, group, roles, channels, shapes) for name in group}
     if not padded:
         return False
-    graph.notes.append(f"the channels of {len(padded)} values are padded with zeros to a multiple "
-                       f"of {_MULTIPLE}, for vectors")
+    graph.notes.append(f"the channels of {len(padded)} values are {_PADDED}")
     added = {name: -channels[name] % _MULTIPLE for name in padded}
     names, nodes, sliced = names_of(graph), list[Node](), dict[str, str]()
     for node, role in zip(graph.nodes, roles, strict=True):
@@ -77,6 +78,11 @@ def pad_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
                 "pads": (*[0] * (rank + 1), added[name], *[0] * (rank - 2))}, node.source))
     graph.nodes = nodes
     return True
+
+
+def has_padded_channels(notes: Iterable[str]) -> bool:
+    """Whether the notes of a network say that channels were padded."""
+    return any(note.endswith(_PADDED) for note in notes)
 
 
 def _channels(graph: Graph, shapes: ShapesByBatch) -> dict[str, int]:

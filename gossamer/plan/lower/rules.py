@@ -50,13 +50,17 @@ _MOST_KNOWN = 4096
 Shapes have far fewer elements; larger inputs are indices or masks."""
 
 
-def optimised_for(graph: Graph, device: Device) -> Graph:
+def optimised_for(graph: Graph, device: Device, precision: str) -> Graph:
     """Return the optimised graph for a device's plans.
 
     The optimised graph has the same results as `graph`.
+
+    precision: the lowest precision of the plans. Channels are padded for float16: of float32,
+    vectors have four elements, and further channels would be more work for nothing.
     """
-    return optimise(graph, channels_first=device.compiles,
-                    for_gpu=device.compiles and not device.on_processors)
+    is_gpu = device.compiles and not device.on_processors
+    return optimise(graph, channels_first=device.compiles, for_gpu=is_gpu,
+                    pads_channels=is_gpu and precision == "fp16")
 
 
 def lower(static: StaticGraph, store: WeightsStore | None = None
