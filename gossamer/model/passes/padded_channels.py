@@ -171,7 +171,7 @@ def _may_be_padded(graph: Graph, group: set[str], roles: list[_Roles],
             role.kept, role.mixed)
         if not outside <= pixels:
             return False
-        numbers |= dict.fromkeys(outside, 0.0)
+        numbers |= dict.fromkeys(outside.intersection(node.outputs), 0.0)
         if not group.isdisjoint(role.kept):
             numbers |= zip(node.outputs, _numbers(graph, node, numbers), strict=True)
     return all(abs(numbers.get(name, np.nan)) <= _LARGEST for name in group)

@@ -24,13 +24,12 @@ def squeeze_excite(build: Builder, x: str, channels: int) -> str:
         "sigmoid", build.conv(squeezed, into=20, out=channels, size=1)))
 
 
-def channel_convolution(build: Builder, x: str, channels: int) -> str:
-    """The attention of ECA-Net: a convolution along the channels."""
-    row = build.add("reshape", [build.mean(x)], shape=(0, 1, 1, channels))
+def channel_gate(build: Builder, means: str, channels: int) -> str:
+    """The gate of ECA-Net: a convolution along the channels."""
+    row = build.add("reshape", [means], shape=(0, 1, 1, channels))
     row = build.build.conv2d(row, build.constant(1, 1, 1, 3), "", pads=(0, 1, 0, 1),
                              **build._names(""))
-    return build.apply("mul", x, build.apply(
-        "sigmoid", build.add("reshape", [row], shape=(0, channels, 1, 1))))
+    return build.apply("sigmoid", build.add("reshape", [row], shape=(0, channels, 1, 1)))
 
 
 def product_excite(build: Builder, x: str, channels: int) -> str:
@@ -47,7 +46,8 @@ LAYERS: dict[str, Callable[[Builder, str, int], str]] = {
     "depthwise": lambda b, x, c: b.conv(x, into=c, out=c, groups=c),
     "pool": lambda b, x, c: b.pool(x), "average": lambda b, x, c: b.pool(x, kind="average"),
     "residual": lambda b, x, c: b.apply("relu", b.apply("add", x, b.conv(x, into=c, out=c))),
-    "squeeze_excite": squeeze_excite, "along": channel_convolution,
+    "squeeze_excite": squeeze_excite,
+    "along": lambda b, x, c: b.apply("mul", x, channel_gate(b, b.mean(x), c)),
     "product_excite": product_excite}
 OTHERS: dict[str, Callable[[Builder, str, int], str]] = {
     "joined": lambda b, x, c: b.add("concat", [x, x], axis=2),
@@ -94,6 +94,17 @@ def test_layers_that_keep_channels_lie_between(seed: int) -> None:
 @pytest.mark.parametrize("channels", (19, 32))
 def test_other_layers_lie_between(name: str, channels: int) -> None:
     assert widths([LAYERS["residual"], OTHERS[name]], channels)[-1] == channels
+
+
+def test_numbers_of_means_that_are_read_elsewhere_count() -> None:
+    build = Builder()
+    x = build.apply("relu", build.conv("x", into=IMAGES, out=19))
+    mean = build.apply("cos", build.mean(x))
+    gate = channel_gate(build, mean, 19)
+    rest = build.apply("add", build.apply("sub", build.scalar(1.0), mean), build.constant(
+        19, 1, 1, positive=True))
+    build.conv(build.apply("mul", build.apply("div", x, rest), gate), into=19, out=5, output="y")
+    padded(build)
 
 
 @pytest.mark.parametrize("reshape", [
