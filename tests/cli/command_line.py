@@ -1,5 +1,6 @@
 """Call the command line from tests, and make a small network and a photo for it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,21 @@ def fails(code, *words):
     assert line.startswith("error: ") and "Traceback" not in result.output
     assert not result.stdout
     return line
+
+
+def json_of(*words):
+    """Return what a command prints with --json."""
+    return json.loads(succeeds(*words, "--json").stdout)
+
+
+def run_on(network, x, *words):
+    """Run a network on an array on the host; return the command's result and the output. Both
+    arrays are files beside the network."""
+    given, written = (network.with_name(name) for name in ("x.npy", "y.npy"))
+    np.save(given, x)
+    result = succeeds("run", network, "--device", "host", "--input", given, "--output", written,
+                      *words)
+    return result, np.load(written)
 
 
 def script(*words, **options):

@@ -1,5 +1,6 @@
 """Folders of pictures, and what `run` makes of them."""
 
+import csv
 import json
 import re
 
@@ -13,8 +14,16 @@ BROKEN = {"a/07.png": "not a readable image", "b/03.png": "damaged image"}
 """The damaged pictures of the fixture `folder`, each with a part of its message."""
 
 
-def save_picture(path):
-    Image.fromarray(RNG.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(path)
+def save_picture(path, height=9, width=11):
+    Image.fromarray(RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
+
+
+def save_pictures(folder, *names):
+    """Make a folder of pictures."""
+    folder.mkdir()
+    for name in names:
+        save_picture(folder / name)
+    return folder
 
 
 def command_of(tiny, *words):
@@ -27,6 +36,12 @@ def picture_files(folder):
 
 def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def table_of(path):
+    """Return the rows of a CSV file."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def are_same(rows: bytes, others: bytes) -> bool:

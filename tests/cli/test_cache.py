@@ -2,7 +2,6 @@ import copy
 import errno
 import json
 import os
-import sqlite3
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -21,6 +20,7 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import parse, text
 from tests.cli import command_line
 from tests.cli.command_line import succeeds
+from tests.plan.store.tuning_cache.measurements import fill_disk
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"name": "opencl:7", "api": "opencl", "index": 7, "description": "Abacus 3000",
@@ -226,14 +226,8 @@ def test_a_full_disk_is_named(full, own_cache, tmp_path, monkeypatch):
     assert fails("export", file, "--device", "host").endswith(
         f"export {file}: cannot be written: No space left on device")
     assert file.read_bytes() == before
-    stored, connect = read(full.host), sqlite3.connect
-
-    def full_base(*arguments, **options):
-        base = connect(*arguments, **options)
-        base.execute("PRAGMA max_page_count = 1")
-        return base
-
-    monkeypatch.setattr(sqlite3, "connect", full_base)
+    stored = read(full.host)
+    fill_disk(monkeypatch)
     content = parse(before)
     content["sections"][0]["checks"] = {str(number): "x" * 100 for number in range(2000)}
     file.write_bytes(text(content))

@@ -1,25 +1,21 @@
 """`gossamer evaluate`: samples of which it is known how many a network gets right."""
 
-import json
-
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from PIL import Image
 
-from tests.cli.command_line import fails, save_network, succeeds
+from tests.cli.command_line import fails, json_of, save_network, succeeds
 
 COLOURS = {"red": (255, 0, 0), "dark_green": (0, 255, 0), "Blue": (0, 0, 255)}
 DEVICE = ("--device", "host")
 
 
-@pytest.fixture
-def identity(tmp_path):
-    """A network whose seven scores are its seven inputs."""
+def save_product(folder, weights):
+    """Save a network whose seven scores are a product of its seven inputs and the weights."""
     return save_network(
-        tmp_path / "identity.onnx", nodes=[helper.make_node("MatMul", ["x", "w"], ["y"])],
-        inputs=("N", 7), outputs=(("y", ["N", 7]),), weights={"w": np.eye(7)})
+        folder / "product.onnx", nodes=[helper.make_node("MatMul", ["x", "w"], ["y"])],
+        inputs=("N", 7), outputs=(("y", ["N", 7]),), weights={"w": weights})
 
 
 @pytest.fixture
@@ -41,29 +37,24 @@ def colours(tmp_path):
     return network, folder, labels
 
 
-def test_ranks_of_numbers(identity, tmp_path):
+def test_ranks_of_numbers(tmp_path):
     """The right class of row n is the class that comes n-th."""
+    identity = save_product(tmp_path, np.eye(7))
     x = np.tile(np.arange(7, 0, -1, dtype=np.float32), (7, 1))
     np.savez(tmp_path / "s.npz", x=x, y=np.arange(7))
     rows = [",".join(map(str, [label, *row])) for label, row in enumerate(x)]
     (tmp_path / "s.csv").write_text("\n".join(rows))
     for file in ("s.npz", "s.csv"):
-        found = json.loads(succeeds("evaluate", identity, tmp_path / file, "--batch", "3", "--json",
-                                    *DEVICE).stdout)
+        found = json_of("evaluate", identity, tmp_path / file, "--batch", "3", *DEVICE)
         assert (found["samples"], found["top1_right"], found["top5_right"]) == (7, 1, 5)
     result = succeeds("evaluate", identity, tmp_path / "s.csv", "--limit", "4", *DEVICE)
     assert result.stdout.splitlines()[-2:] == ["top-1: 25.00% (1 of 4)", "top-5: 100.00% (4 of 4)"]
 
 
-def test_scores_that_are_no_numbers_are_not_right(identity, tmp_path):
+def test_scores_that_are_no_numbers_are_not_right(tmp_path):
     np.savez(tmp_path / "s.npz", x=np.full((2, 7), 3e38, np.float32), y=[0, 6])
-    weights = onnx.load(identity)
-    weights.graph.initializer[0].CopyFrom(numpy_helper.from_array(
-        np.full((7, 7), 3e38, np.float32) * np.where(np.arange(7) % 2, 1, -1).astype(np.float32),
-        "w"))
-    weights.graph.initializer[0].name = "w"
-    onnx.save(weights, identity)
-    result = succeeds("evaluate", identity, tmp_path / "s.npz", *DEVICE)
+    network = save_product(tmp_path, np.full((7, 7), 3e38) * np.where(np.arange(7) % 2, 1, -1))
+    result = succeeds("evaluate", network, tmp_path / "s.npz", *DEVICE)
     assert "top-1: 0.00% (0 of 2)" in result.stdout
     assert "warning: 2 of 2 samples: the scores contain NaN or infinite values" in result.stderr
 
@@ -124,8 +115,7 @@ def test_tables_are_made_numbers_as_those_trained_on(tmp_path):
     assert trained > 90
     succeeds("compile", network, "-o", plan, *DEVICE)
     for model in (network, plan):
-        found = json.loads(succeeds("evaluate", model, tmp_path / "later.csv", "--label", "2",
-                                    "--json").stdout)
+        found = json_of("evaluate", model, tmp_path / "later.csv", "--label", "2")
         assert round(100 * found["top1"], 2) == trained and found["samples"] == 201
     (tmp_path / "other.csv").write_text("years,buys,city\n3,no,Rome\n")
     assert fails(2, "evaluate", network, tmp_path / "other.csv", "--label", "buys").endswith(

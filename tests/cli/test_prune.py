@@ -1,6 +1,5 @@
 """The verbs `prune` and `advise`."""
 
-import json
 import re
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from gossamer.cli import advise as verb
 from gossamer.cli import prune as prune_verb
 from gossamer.model import zoo
 from tests.advise.test_advice import group, made
-from tests.cli.command_line import WEIGHTS, fails, save_network, succeeds
+from tests.cli.command_line import WEIGHTS, fails, json_of, run_on, save_network, succeeds
 from tests.tolerances import normalised_error, tolerance
 
 
@@ -53,20 +52,17 @@ def test_the_table_and_the_file(network, target):
     assert [path.name for path in target.parent.iterdir() if path.name.startswith(".")] == []
 
 
-def test_it_runs_like_its_dense_form(network, target, tmp_path):
+def test_it_runs_like_its_dense_form(network, target):
     """The zeros in the pruned file are zeros of the network that runs."""
     succeeds("prune", network, "--sparsity", "0.75", "--scope", "layer", "-o", target)
-    np.save(tmp_path / "x.npy", np.ones((2, 3, 8, 8), np.float32))
-    succeeds("run", target, "--input", tmp_path / "x.npy", "--device", "host",
-             "--output", tmp_path / "y.npy")
-    assert np.load(tmp_path / "y.npy").shape == (2, 5)
-    rows = json.loads(succeeds("inspect", target, "--json").stdout)["rows"]
+    _, y = run_on(target, np.ones((2, 3, 8, 8), np.float32))
+    assert y.shape == (2, 5)
+    rows = json_of("inspect", target)["rows"]
     assert [row["density"] for row in rows if row["density"] is not None] == [0.25, 0.25]
 
 
 def test_as_json(network, target):
-    document = json.loads(succeeds("prune", network, "--sparsity", "0.5", "--scope", "layer", "-o",
-                               target, "--json").stdout)
+    document = json_of("prune", network, "--sparsity", "0.5", "--scope", "layer", "-o", target)
     assert document["weights"] == document["nonzeros_before"] == 128
     assert document["nonzeros_after"] == 64
     assert document["layers"][0] == {"name": "first", "op": "Conv", "weight": "w",
@@ -189,7 +185,7 @@ def test_a_layer_that_the_profile_gave_no_time(capsys):
 
 
 def test_advice_as_json(network, measured):
-    document = json.loads(succeeds("advise", network, "--json", "--speed-up", "9").stdout)
+    document = json_of("advise", network, "--speed-up", "9")
     assert document["network_us"]["as it is"] == 100
     assert document["groups"][0]["pruned"] == ["first"]
     assert document["choice"] == {"sparsities": {"first": 0.98}, "speed_up": 100 / 65,
@@ -203,14 +199,10 @@ def test_a_chart(network, measured, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_network_pruned_for_a_speed_up(network, measured, tmp_path):
-    target = tmp_path / "thin.onnx"
+def test_a_network_pruned_for_a_speed_up(network, measured, target):
     result = succeeds("prune", network, "--speed-up", "1.2", "-o", target)
     assert "at most" not in result.stderr
-    arrays = {tensor.name: numpy_helper.to_array(tensor)
-              for tensor in onnx.load(target).graph.initializer}
-    assert np.count_nonzero(arrays["w"] == 0) == round(0.8 * 108)
-    assert np.count_nonzero(arrays["v"] == 0) == 0
+    assert zeros(target) == {"w": round(0.8 * 108), "v": 0, "b": 0}
     result = succeeds("prune", network, "--speed-up", "9", "-o", target)
     assert "--speed-up 9: unstructured pruning makes the network at most about 1.54 times" in (
         result.stderr)
@@ -226,6 +218,6 @@ def test_a_network_that_is_refused_is_named_once(verb, tmp_path):
         assert message in line and line.count("net.onnx: ") == 1 and "ONNX model" not in line
 
 
-def test_a_layer_to_prune_that_is_kept(network, measured, tmp_path):
+def test_a_layer_to_prune_that_is_kept(network, measured, target):
     assert "no layer of " in fails(2, "prune", network, "--speed-up", "2", "--keep", "first", "-o",
-                                   tmp_path / "thin.onnx")
+                                   target)

@@ -19,6 +19,8 @@ from tests.cli.command_line import (
     RNG,
     WEIGHTS,
     fails,
+    json_of,
+    run_on,
     save_network,
     save_photo,
     succeeds,
@@ -35,14 +37,11 @@ def photo(tmp_path):
 
 def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
     x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
     (expected,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
     (tmp_path / "names").write_text("a\nb\nc\nd\ne\n")
     for batch in ((), ("--batch", 3)):
-        result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
-                          "--output", tmp_path / "y.npy", *batch)
+        result, y = run_on(tiny, x, *batch)
         assert "%" not in result.stdout and "y: 7x5 float32" in result.stdout
-        y = np.load(tmp_path / "y.npy")
         assert y.dtype == np.float32
         assert normalised_error(y, expected) <= tolerance("network")
     result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--labels",
@@ -56,25 +55,20 @@ def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
 def test_a_file_of_float16_is_run_in_float16(photo, tmp_path):
     net = save_network(tmp_path / "half.onnx", dtype=np.float16)
     x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float16)
-    np.save(tmp_path / "x.npy", x)
-    words = ("run", net, "--device", "host")
-    written = ("--output", tmp_path / "y.npy")
-    text = succeeds(*words, "--input", tmp_path / "x.npy", *written).stdout
-    assert "input 'x' is passed as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
-    y = np.load(tmp_path / "y.npy")
-    assert y.dtype == np.float16
+    result, y = run_on(net, x)
+    assert "input 'x' is passed as Nx3x8x8 float16" in result.stdout
+    assert "y: 7x5 float16" in result.stdout and y.dtype == np.float16
     (expected,) = ReferenceEvaluator(str(save_network(tmp_path / "single.onnx"))).run(
         None, {"x": x.astype(np.float32)})
     assert normalised_error(y, expected) <= tolerance("network", "fp16")
-    succeeds(*words, "--preprocess", "unit", "--image", photo, *written)
+    succeeds("run", net, "--device", "host", "--preprocess", "unit", "--image", photo, "--output",
+             tmp_path / "y.npy")
     assert np.load(tmp_path / "y.npy").dtype == np.float16
 
 
-def test_run_on_no_image_at_all(tiny, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((0, 3, 8, 8), np.float32))
-    succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
-             tmp_path / "y.npy")
-    assert np.load(tmp_path / "y.npy").shape == (0, 5)
+def test_run_on_no_image_at_all(tiny):
+    _, y = run_on(tiny, np.zeros((0, 3, 8, 8), np.float32))
+    assert y.shape == (0, 5)
 
 
 def test_run_names_classes_of_photos(tiny, photo, tmp_path):
@@ -98,15 +92,15 @@ def test_run_names_classes_of_photos(tiny, photo, tmp_path):
 
 def test_the_device_normalises_photos(tiny, photo, tmp_path):
     words = ["--device", "host", "--preprocess", "imagenet", "--size", 8, "--resize", 9,
-             "--image", photo, "--json"]
-    document = json.loads(succeeds("run", tiny, *words, "--table").stdout)
+             "--image", photo]
+    document = json_of("run", tiny, *words, "--table")
     assert document["report"]["rows"][0]["problem"].startswith("NHWC uint8 -> ")
     saved = tmp_path / "tiny.plan"
     for given in (InputFormat.from_metadata(PRESETS["imagenet"]),
                   InputFormat.from_metadata(PRESETS["imagenet"], dtype="float16", layout="NCHW"),
                   InputFormat("float32", "NHWC"), None):
         gossamer.compile(str(tiny), "host", inputs=given).save(saved)
-        again = json.loads(succeeds("run", saved, *words).stdout)
+        again = json_of("run", saved, *words)
         for one, two in zip(document["results"][0]["top"], again["results"][0]["top"],
                             strict=True):
             assert one["class"] == two["class"]
@@ -128,7 +122,7 @@ def test_a_network_without_classes(tmp_path, photo):
     nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="first", pads=[1, 1, 1, 1])]
     path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 4, 8, 8]),))
     common = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)
-    document = json.loads(succeeds(*common, "--json").stdout)
+    document = json_of(*common)
     assert document["results"] == [] and set(document["outputs"]) == {"y"}
     assert "%" not in (text := succeeds(*common).stdout) and "y" in text
 
@@ -240,12 +234,10 @@ def test_outputs_are_chosen(tmp_path):
         nodes=[helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])],
         outputs=(("a", ["N", 4]), ("b", ["N", 4])))
     x = RNG.standard_normal((3, 4)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    succeeds("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--outputs", "b",
-             "--output", tmp_path / "y.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), -np.maximum(x, 0))
-    result = succeeds("inspect", path, "--outputs", "a", "--json")
-    assert [row["op"] for row in json.loads(result.stdout)["rows"]] == ["elementwise"]
+    _, y = run_on(path, x, "--outputs", "b")
+    np.testing.assert_array_equal(y, -np.maximum(x, 0))
+    assert [row["op"] for row in json_of("inspect", path, "--outputs", "a")["rows"]] == [
+        "elementwise"]
 
 
 def test_a_network_that_onnxruntime_ends(tmp_path):
@@ -289,14 +281,11 @@ def test_rows_come_in_order_from_both(tiny, photos, tmp_path):
 
 def test_run_and_evaluate(tiny, photos):
     files = sorted(map(str, photos.glob("0/*.png")))
-    one, two = (json.loads(succeeds("run", tiny, *files, "--batch", "2", "--json",
-                                    "--device", device).stdout)
+    one, two = (json_of("run", tiny, *files, "--batch", "2", "--device", device)
                 for device in ("host", "host,host"))
     assert one["results"] == two["results"] and two["device"] == "host, host"
-    right = json.loads(succeeds("evaluate", tiny, photos, "--batch", "3", "--json",
-                                "--device", "host").stdout)
-    shared = json.loads(succeeds("evaluate", tiny, photos, "--batch", "3", "--json",
-                                 *TWO).stdout)
+    right, shared = (json_of("evaluate", tiny, photos, "--batch", "3", "--device", device)
+                     for device in ("host", "host,host"))
     assert {key: right[key] for key in right if key not in ("seconds", "device")} == {
         key: shared[key] for key in shared if key not in ("seconds", "device")}
 

@@ -1,6 +1,5 @@
 """The verb `run` on folders of pictures and on tables: a row for each input."""
 
-import csv
 import json
 import os
 import resource
@@ -19,7 +18,14 @@ from pyarrow import parquet
 import gossamer
 from gossamer import InputFormat
 from gossamer.io import output_files, picture_batches
-from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
+from tests.cli.command_line import (
+    QUIET_MAIN,
+    fails,
+    gossamer_cli,
+    json_of,
+    save_network,
+    succeeds,
+)
 from tests.cli.picture_folders import (
     BROKEN,
     RNG,
@@ -28,6 +34,8 @@ from tests.cli.picture_folders import (
     picture_files,
     rows_of,
     save_picture,
+    save_pictures,
+    table_of,
 )
 from tests.processes import runs, until
 from tests.tolerances import normalised_error, tolerance
@@ -48,8 +56,7 @@ def test_a_folder_becomes_a_row_a_picture_in_the_order_of_their_names(tiny, fold
         name = os.path.relpath(row["file"], folder)
         assert row.get("error", "").startswith(BROKEN.get(name, "")) and (
             ("error" in row) == (name in BROKEN))
-    alone = json.loads(succeeds(*command_of(tiny, *[row["file"] for row in readable], "--top", 2,
-                                          "--json")).stdout)["results"]
+    alone = json_of(*command_of(tiny, *[row["file"] for row in readable], "--top", 2))["results"]
     for row, answer in zip(readable, alone, strict=True):
         assert answer["input"] == row["file"]
         for line, other in zip(row["classes"], answer["top"], strict=True):
@@ -62,9 +69,7 @@ def test_every_kind_of_file_says_the_same(tiny, folder, tmp_path):
     named = ("--labels", tmp_path / "names", "--batch", 5)
     for suffix in ("jsonl", "csv", "npy"):
         succeeds(*command_of(tiny, folder, "-o", tmp_path / f"rows.{suffix}", *named))
-    documents = rows_of(tmp_path / "rows.jsonl")
-    with open(tmp_path / "rows.csv", newline="") as file:
-        table = list(csv.DictReader(file))
+    documents, table = rows_of(tmp_path / "rows.jsonl"), table_of(tmp_path / "rows.csv")
     scores = np.load(tmp_path / "rows.npy")
     assert scores.shape == (42, 5) and scores.dtype == np.float32
     for document, line, row in zip(documents, table, scores, strict=True):
@@ -112,10 +117,8 @@ def test_rows_that_end_early_are_continued(tiny, folder, tmp_path, suffix, share
 
 
 def test_names_of_files_that_need_quotes_are_continued(tiny, tmp_path):
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    for name in ('a "quoted", name.png', "b\nline.png", "c.png", os.fsdecode(b"d\xff.png")):
-        save_picture(folder / name)
+    folder = save_pictures(tmp_path / "odd", 'a "quoted", name.png', "b\nline.png", "c.png",
+                           os.fsdecode(b"d\xff.png"))
     whole = tmp_path / "whole.csv"
     succeeds(*command_of(tiny, folder, "-o", whole))
     content = whole.read_bytes()
@@ -131,10 +134,7 @@ def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
              helper.make_node("ReduceMax", ["x"], ["z"], axes=[1, 2, 3], keepdims=0)]
     net = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},
                        outputs=(("z", ["N"]), ("y", ["N", 3])))
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for index in range(3):
-        save_picture(folder / f"{index}.png")
+    folder = save_pictures(tmp_path / "photos", "0.png", "1.png", "2.png")
     for suffix in ("jsonl", "csv", "parquet"):
         succeeds(*command_of(net, folder, "-o", tmp_path / f"rows.{suffix}"))
     table = parquet.read_table(tmp_path / "rows.parquet")
@@ -143,8 +143,7 @@ def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
     np.testing.assert_allclose(
         [line["y"] for line in table.to_pylist()],
         [line["outputs"]["y"] for line in rows_of(tmp_path / "rows.jsonl")], rtol=1e-6)
-    with open(tmp_path / "rows.csv", newline="") as file:
-        table = list(csv.DictReader(file))
+    table = table_of(tmp_path / "rows.csv")
     assert list(table[0]) == ["file", "error", "z", "y_0", "y_1", "y_2"]
     for document, line in zip(rows_of(tmp_path / "rows.jsonl"), table, strict=True):
         assert float(line["z"]) == document["outputs"]["z"]
@@ -157,15 +156,11 @@ def test_an_output_that_is_not_finite_is_said_in_its_row(tmp_path):
     nodes = [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
              helper.make_node("Flatten", ["p"], ["f"]), helper.make_node("Log", ["f"], ["y"])]
     net = save_network(tmp_path / "log.onnx", nodes=nodes, weights={}, outputs=(("y", ["N", 3]),))
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    save_picture(folder / "a.png")
+    folder = save_pictures(tmp_path / "photos", "a.png", "c.png")
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "black.png")
-    save_picture(folder / "c.png")
     result = succeeds(*command_of(net, folder, "-o", tmp_path / "rows.csv"))
     assert "1 of 3 have an output with NaN or infinite values" in result.stderr
-    with open(tmp_path / "rows.csv", newline="") as file:
-        a, black, c = csv.DictReader(file)
+    a, black, c = table_of(tmp_path / "rows.csv")
     assert "NaN or infinite" in black["error"] and not black["class_1"]
     assert a["class_1"] and c["class_1"] and not a["error"]
 
@@ -175,20 +170,18 @@ def test_pictures_of_many_sizes_run_in_batches_of_one_size(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     for index, side in enumerate([9, 9, 12, 12, 9]):
-        Image.fromarray(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(
-            folder / f"{index}.png")
+        save_picture(folder / f"{index}.png", side, side)
     rows = tmp_path / "rows.jsonl"
     succeeds(*command_of(net, folder, "-o", rows, "--batch", "2"))
     succeeds(*command_of(net, *sorted(folder.iterdir()), "-o", tmp_path / "one_by_one.jsonl"))
-    assert [len(json.loads(line)["classes"]) for line in rows.read_text().splitlines()] == [5] * 5
+    assert [len(row["classes"]) for row in rows_of(rows)] == [5] * 5
     assert _scores(rows) == pytest.approx(_scores(tmp_path / "one_by_one.jsonl"), rel=1e-5)
     line = fails(2, *command_of(net, folder, "--device", "host,host"))
     assert "dimension 2 (H) open; set it with --shape x=3,SIZE,SIZE" in line
 
 
 def _scores(rows):
-    return [line["probability"] for text in rows.read_text().splitlines()
-            for line in json.loads(text)["classes"]]
+    return [line["probability"] for row in rows_of(rows) for line in row["classes"]]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -199,14 +192,13 @@ def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
     sides = range(5, 15)
     files = [tmp_path / f"{side:02}.png" for side in sides]
     for side, file in zip(sides, files, strict=True):
-        Image.fromarray(RNG.integers(0, 256, (side, side + 1, 3), dtype=np.uint8)).save(file)
+        save_picture(file, side, side + 1)
     words = command_of(net)
     text = succeeds(*words, *files).stdout
     assert all(f"{file}: y [" in text for file in files) and "10 pictures" in text
     rows = tmp_path / "rows.jsonl"
     succeeds(*words, *files, "-o", rows)
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert [np.shape(line["outputs"]["y"]) for line in lines] == [
+    assert [np.shape(row["outputs"]["y"]) for row in rows_of(rows)] == [
         (4, side, side + 1) for side in sides]
     line = gossamer_cli(*words, *files, "-o", tmp_path / "rows.npy").stderr
     assert "06.png has shape 4x6x7, but that of earlier inputs has 4x5x6" in line
@@ -235,7 +227,7 @@ def test_rows_on_stdout(tiny, folder):
     assert len(lines) == 44
     assert f"{folder}/a/07.png: not a readable image" in lines[8]
     assert lines[1].startswith(f"{folder}/a/00.png: ") and "% class " in lines[1]
-    document = json.loads(succeeds(*command_of(tiny, folder, "--json")).stdout)
+    document = json_of(*command_of(tiny, folder))
     assert [row["file"] for row in document["results"]] == list(map(str, picture_files(folder)))
     assert document["unreadable"] == 2 and document["rows"] == 42
     assert document["a_second"] > 0
@@ -250,9 +242,7 @@ def test_folders_and_files_together(tiny, folder, tmp_path):
 
 
 def test_many_pictures_of_which_some_are_damaged(tiny, tmp_path):
-    folder = tmp_path / "many"
-    folder.mkdir()
-    save_picture(folder / "0.png")
+    folder = save_pictures(tmp_path / "many", "0.png")
     content = (folder / "0.png").read_bytes()
     for index in range(1, 1500):
         (folder / f"{index}.png").write_bytes(content[:60] if index % 300 == 7 else content)
@@ -305,8 +295,7 @@ def test_samples_of_a_table_become_rows(dense, tmp_path, form):
                       "--batch", 7, *label)
     assert "50 samples in" in result.stdout
     assert ("is used as labels" in result.stderr) == (form != "plain")
-    with open(out, newline="") as file:
-        table = list(csv.DictReader(file))
+    table = table_of(out)
     (expected,) = ReferenceEvaluator(str(dense)).run(None, {"x": x})
     y = np.float32([[line["y_0"], line["y_1"]] for line in table])
     assert normalised_error(y, expected) <= tolerance("network")
@@ -331,7 +320,7 @@ def test_a_table_without_labels_has_the_columns_of_the_one_trained_on(tmp_path):
     (tmp_path / "new.csv").write_text("city,age\na,1\nb,6\na,\n")
     out = tmp_path / "rows.csv"
     succeeds("run", net, tmp_path / "new.csv", "--device", "host", "-o", out)
-    assert [row["name_1"] for row in csv.DictReader(out.open())] == ["no", "yes", "no"]
+    assert [row["name_1"] for row in table_of(out)] == ["no", "yes", "no"]
 
 
 def test_a_folder_of_damaged_pictures(tiny, tmp_path):
@@ -354,9 +343,7 @@ def test_rows_of_a_folder_that_cannot_be_written(tiny, folder, tmp_path):
 
 
 def _many(tmp_path, count):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    save_picture(folder / "0.png")
+    folder = save_pictures(tmp_path / "photos", "0.png")
     for index in range(1, count):
         (folder / f"{index:04}.png").write_bytes((folder / "0.png").read_bytes())
     return folder

@@ -140,7 +140,11 @@ LAYERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-def outputs_hold(build: Builder, x: np.ndarray, known: ValueFacts) -> dict[str, ValueFacts]:
+ONES = np.ones((1, 4, 5, 5), np.float32)
+
+
+def outputs_hold(build: Builder, x: np.ndarray = ONES,
+                 known: ValueFacts = REAL) -> dict[str, ValueFacts]:
     """Asserts that all values of the graph, computed on the host in float32, are as is derived from
     the facts of x, and that only those are NaN which may be. Returns what is derived."""
     graph = build.graph
@@ -212,7 +216,7 @@ def test_the_sums_of_a_binary_layer() -> None:
         build.graph.constants[layer.inputs[1]] = np.where(array > 0, 1, -1).astype(np.float32)
     build.norm(weight, "c")
     derived = outputs_hold(build, np.random.default_rng(0).standard_normal(
-        (2, 4, 5, 5), dtype=np.float32), REAL)
+        (2, 4, 5, 5), dtype=np.float32))
     assert derived[bits] == PLUS_MINUS_ONE
     assert derived["a"] == ValueFacts(-36, 36, 2) and derived["b"] == integers(-36, 36)
     assert not derived["c"].step
@@ -237,7 +241,7 @@ def test_weighted_sums(weights: np.ndarray, known: ValueFacts, expected: ValueFa
 def test_a_window_of_padding_alone_has_no_maximum_of_the_input(build: Builder) -> None:
     build.add("pool", [build.binarise("x")], "y", kind="max", kernel=(1, 1), strides=(1, 1),
               pads=(1, 1, 1, 1), dilations=(1, 1), ceil_mode=False, count_include_pad=False)
-    assert outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)["y"] == REAL
+    assert outputs_hold(build)["y"] == REAL
 
 
 def test_epilogues_count(build: Builder) -> None:
@@ -246,8 +250,7 @@ def test_epilogues_count(build: Builder) -> None:
     build.graph.constants[bias] = np.float32([0, 1, 2, 3])
     build.add("conv2d", [build.binarise("x"), weight, bias], "y", strides=(1, 1), pads=(0,) * 4,
               dilations=(1, 1), groups=1, epilogue=apply("add").then(apply("relu")))
-    derived = outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)
-    assert derived["y"] == integers(0, 7)
+    assert outputs_hold(build)["y"] == integers(0, 7)
 
 
 def test_products_of_run_time_matrices() -> None:
@@ -302,8 +305,7 @@ def test_values_that_may_be_nan(build: Builder) -> None:
 def test_sums_of_zeros_are_known(build: Builder) -> None:
     zeros = build.apply("mul", "x", build.scalar(0.0))
     build.add("reduce", [zeros], "y", kind="sum", axes=(2, 3), keepdims=True)
-    derived = outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)
-    assert derived["y"] == point(0.0)
+    assert outputs_hold(build)["y"] == point(0.0)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [

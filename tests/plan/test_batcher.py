@@ -64,13 +64,16 @@ def held(fixed_times: None, tmp_path: Path) -> tuple[Batcher, HeldHost]:
     return Batcher(gossamer.compile(str(save(small(), tmp_path)), device), queue=6), device
 
 
-def hold(batcher: Batcher, device: HeldHost) -> Future[Any]:
-    """Returns a request that the device has begun, and computes once it is let go."""
+@pytest.fixture
+def busy(held: tuple[Batcher, HeldHost]) -> tuple[Batcher, HeldHost, Future[Any]]:
+    """A batcher, its device, and a request that the device has begun, and computes once it is let
+    go."""
+    batcher, device = held
     device.may_go.clear()
     device.has_begun.clear()
     first = batcher.submit(images(1))
     assert device.has_begun.wait(20)
-    return first
+    return batcher, device, first
 
 
 @pytest.mark.parametrize("name", ["host", "pocl", "host,host"])
@@ -113,9 +116,8 @@ def test_the_arrays_of_a_request_that_was_refused_are_freed(fixed_times: None,
             gc.enable()
 
 
-def test_what_waits_becomes_one_batch(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_what_waits_becomes_one_batch(busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     waiting = [batcher.submit(images(1, seed)) for seed in range(4)]
     assert batcher.waiting == 4
     device.may_go.set()
@@ -133,9 +135,8 @@ def test_a_request_larger_than_a_batch_is_split(held: tuple[Batcher, HeldHost]) 
         batcher(images(7))
 
 
-def test_a_full_queue_refuses(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_a_full_queue_refuses(busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     waiting = [batcher.submit(images(3)) for _ in range(2)]
     with pytest.raises(QueueFullError, match="queue is full: 6 of at most 6 images are waiting"):
         batcher.submit(images(1))
@@ -151,9 +152,8 @@ def test_a_full_queue_refuses(held: tuple[Batcher, HeldHost]) -> None:
         waiting[0].result()
 
 
-def test_a_deadline_that_passes(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_a_deadline_that_passes(busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     late, patient = batcher.submit(images(1), deadline=1e-4), batcher.submit(images(1))
     threading.Event().wait(0.01)
     device.may_go.set()
@@ -165,9 +165,9 @@ def test_a_deadline_that_passes(held: tuple[Batcher, HeldHost]) -> None:
         batcher.submit(images(1), deadline=0)
 
 
-def test_the_request_that_is_due_first_goes_first(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_the_request_that_is_due_first_goes_first(
+        busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     done: list[str] = []
     patient, urgent = batcher.submit(images(3)), batcher.submit(images(3), deadline=60)
     patient.add_done_callback(lambda _: done.append("patient"))
@@ -177,9 +177,8 @@ def test_the_request_that_is_due_first_goes_first(held: tuple[Batcher, HeldHost]
     assert done == ["urgent", "patient"]
 
 
-def test_an_error_reaches_those_of_its_batch(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_an_error_reaches_those_of_its_batch(busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     device.error = DeviceError("a kernel failed")
     device.may_go.set()
     with pytest.raises(DeviceError, match="a kernel failed"):
@@ -203,9 +202,8 @@ def test_no_images(held: tuple[Batcher, HeldHost]) -> None:
     assert held[0](images(0)).shape == (0, 4)
 
 
-def test_a_closed_batcher_computes_what_waits(held: tuple[Batcher, HeldHost]) -> None:
-    batcher, device = held
-    first = hold(batcher, device)
+def test_a_closed_batcher_computes_what_waits(busy: tuple[Batcher, HeldHost, Future[Any]]) -> None:
+    batcher, device, first = busy
     waiting = [batcher.submit(images(1, seed)) for seed in range(5)]
     device.may_go.set()
     batcher.close()

@@ -49,10 +49,10 @@ def locking(pocl: OpenCLDevice) -> LockingDevice:
 class Begun:
     """A worker, and the choices of its plan."""
 
-    def __init__(self, device: Any, memory: SharedMemory, folder: Path) -> None:
-        self.memory = memory
+    def __init__(self, device: Any, folder: Path) -> None:
+        self.memory = SharedMemory()
         self.plan = compiled(small(), device, folder)
-        self.worker = Worker(self.plan.graph, device, memory, ANY)
+        self.worker = Worker(self.plan.graph, device, self.memory, ANY)
 
     def begin(self, batch: int, places: Any) -> Callable[[], object]:
         choices = stored({batch: self.plan.program(batch)}, self.plan.device)
@@ -69,11 +69,9 @@ def placed(memory: SharedMemory, batch: int, seed: int = 0) -> tuple[np.ndarray,
 
 def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
                                                        tmp_path: Path) -> None:
-    memory = SharedMemory()
-    begun = Begun(locking, memory, tmp_path)
-    worker = begun.worker
-    assert worker.at_once == 3
-    arrays = [placed(memory, 2 + seed % 2 * 2, seed) for seed in range(6)]
+    begun = Begun(locking, tmp_path)
+    assert begun.worker.at_once == 3
+    arrays = [placed(begun.memory, 2 + seed % 2 * 2, seed) for seed in range(6)]
     for _ in range(2):
         for _, y, _ in arrays:
             y[...] = 0
@@ -83,29 +81,25 @@ def test_batches_overlap_in_memory_that_is_locked_once(locking: LockingDevice,
                 collect()
         for x, y, _ in arrays:
             assert_close(y, expected(x))
-    blocks = {memory.place(array) for array in locking.shared}
-    assert len(locking.shared) == len(blocks) == 12 and not worker.problem
+    blocks = {begun.memory.place(array) for array in locking.shared}
+    assert len(locking.shared) == len(blocks) == 12 and not begun.worker.problem
     assert {place.block for place in blocks if place} == {
         place.block for _, _, places in arrays for place in places}
 
 
 def test_memory_that_cannot_be_locked_is_copied(locking: LockingDevice, tmp_path: Path) -> None:
     locking.is_refused = True
-    memory = SharedMemory()
-    begun = Begun(locking, memory, tmp_path)
-    worker = begun.worker
-    x, y, places = placed(memory, 3)
+    begun = Begun(locking, tmp_path)
+    x, y, places = placed(begun.memory, 3)
     begun.begin(3, places)()
     assert_close(y, expected(x))
-    assert worker.problem == "the pages cannot be locked"
+    assert begun.worker.problem == "the pages cannot be locked"
 
 
 def test_a_processor_computes_one_batch_at_a_time(tmp_path: Path) -> None:
-    memory = SharedMemory()
-    begun = Begun(find("host"), memory, tmp_path)
-    worker = begun.worker
-    assert worker.at_once == 1
-    x, y, places = placed(memory, 3)
+    begun = Begun(find("host"), tmp_path)
+    assert begun.worker.at_once == 1
+    x, y, places = placed(begun.memory, 3)
     begun.begin(3, places)()
     assert_close(y, expected(x))
     with pytest.raises(ValueError, match="1 arrays for 1 inputs and 1 outputs"):

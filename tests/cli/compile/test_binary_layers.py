@@ -3,44 +3,48 @@ algorithm is forced, one line names the layer and the reason."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
 
 import gossamer
-from tests.cli.command_line import fails, save_network, succeeds
+from tests.cli.command_line import fails, json_of, save_network, succeeds
+from tests.model.onnx_models import ints, model, save
 
 RNG = np.random.default_rng(0)
-SIGNS = RNG.choice([-0.5, 0.5], (8, 4, 3, 3))
+SIGNS = RNG.choice(np.float32([-0.5, 0.5]), (8, 4, 3, 3))
 TOO_DEEP = 2**24 + 1
 
 
-def save(path: Path, weight: np.ndarray, *, pad: float | None = None) -> Path:
+def compile_words(path: Path, *words: object) -> tuple[object, ...]:
+    """Return the words of a command line that compiles a network with little effort."""
+    return ("compile", path, "--device", "host", "--effort", "quick", *words)
+
+
+def forcing(path: Path, *words: object, layer: str = "layer=host_direct_popcount"
+            ) -> tuple[object, ...]:
+    return compile_words(path, "--force", layer, *words)
+
+
+def saved(folder: Path, weight: np.ndarray, *, pad: float | None = None) -> Path:
     """Save a convolution named "layer" of the signs of an image."""
     nodes = [helper.make_node("Sign", ["x"], ["s"], name="signs")]
     weights = {"w": weight}
     if pad is not None:
-        weights["value"] = np.array(pad)
+        weights |= {"value": np.float32(pad), "pads": ints(0, 0, 1, 1, 0, 0, 1, 1)}
         nodes.append(helper.make_node("Pad", ["s", "pads", "value"], ["padded"], name="border"))
     nodes.append(helper.make_node("Conv", ["s" if pad is None else "padded", "w"], ["y"],
                                   name="layer"))
-    save_network(path, nodes=nodes, inputs=("N", 4, 6, 6), outputs=(("y", None),), weights=weights)
-    if pad is not None:
-        _add_pads(path)
-    return path
+    return save(model(nodes, {"x": ["N", 4, 6, 6]}, {"y": None}, weights), folder)
 
 
-def _add_pads(path: Path) -> None:
-    import onnx
-    from onnx import numpy_helper
-
-    model = onnx.load(path)
-    model.graph.initializer.append(numpy_helper.from_array(
-        np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "pads"))
-    onnx.save(model, path)
+def as_inspected(path: Path) -> dict[str, Any]:
+    """Return what `inspect` says about the layer."""
+    (shown,) = [row for row in json_of("inspect", path)["rows"] if row["name"] == "layer"]
+    return shown
 
 
 def changed(place: tuple, value: float) -> np.ndarray:
@@ -66,27 +70,23 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_such_a_layer_stays_on_floats(name: str, tmp_path: Path) -> None:
     arguments, reason = BAD[name]
-    path = save(tmp_path / "network.onnx", **arguments)
+    path = saved(tmp_path, **arguments)
     x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
     plan = gossamer.compile(str(path), "host", only="host_direct_popcount")
     plan(x)
     (row,) = [row for row in plan.report(2).rows if row["layer"] == "layer"]
     assert row["algorithm"] == "host_im2col" and row["form"]["form"] == "floats"
     assert reason in row["form"]["reason"] and reason in row["rejected"]["host_direct_popcount"]
-    (shown,) = [row for row in json.loads(succeeds("inspect", path, "--json").stdout)["rows"]
-                if row["name"] == "layer"]
+    shown = as_inspected(path)
     assert shown["form"] == "floats" and reason in shown["form_reason"]
-    explained = succeeds("compile", path, "--device", "host", "--effort", "quick", "--explain",
-                         "layer").stdout
+    explained = succeeds(*compile_words(path, "--explain", "layer")).stdout
     assert reason in " ".join(explained.split())
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_forced_algorithm_is_refused_with_the_layer(name: str, tmp_path: Path) -> None:
     arguments, reason = BAD[name]
-    path = save(tmp_path / "network.onnx", **arguments)
-    line = fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
-                 "layer=host_direct_popcount", "-o", tmp_path / "out.plan")
+    line = fails(2, *forcing(saved(tmp_path, **arguments), "-o", tmp_path / "out.plan"))
     assert line.startswith(
         "error: layer layer: host_direct_popcount is forced but cannot compute it: ")
     assert reason in line and not (tmp_path / "out.plan").exists()
@@ -99,11 +99,9 @@ def test_sums_beyond_float32_stay_on_floats(tmp_path: Path) -> None:
                helper.make_node("Gemm", ["s", "w"], ["y"], transB=1, name="layer")],
         inputs=("N", TOO_DEEP), outputs=(("y", None),))
     reason = f"sums of {TOO_DEEP} products are not exact in float32"
-    (shown,) = [row for row in json.loads(succeeds("inspect", path, "--json").stdout)["rows"]
-                if row["name"] == "layer"]
+    shown = as_inspected(path)
     assert (shown["form"], shown["form_reason"]) == ("floats", reason)
-    assert reason in fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
-                           "layer=host_direct_popcount")
+    assert reason in fails(2, *forcing(path))
 
 
 @pytest.mark.parametrize(("forced", "words"), [
@@ -113,14 +111,13 @@ def test_sums_beyond_float32_stay_on_floats(tmp_path: Path) -> None:
     ("layer=gemm_mma", ["layer layer: gemm_mma is forced", "it does not support conv2d"]),
 ])
 def test_what_cannot_be_forced(forced: str, words: list[str], tmp_path: Path) -> None:
-    path = save(tmp_path / "network.onnx", SIGNS)
-    line = fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force", forced)
+    line = fails(2, *forcing(saved(tmp_path, SIGNS), layer=forced))
     for word in words:
         assert word in line
 
 
 def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
-    path = save(tmp_path / "network.onnx", SIGNS, pad=1.0)
+    path = saved(tmp_path, SIGNS, pad=1.0)
     x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
     expected = gossamer.compile(str(path), "host", only="host_im2col")(x)
     for algorithm in ("host_direct_popcount", "host_im2col"):
@@ -132,13 +129,12 @@ def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
             if row["op"] == "conv2d":
                 assert "no tensor cores for bits" in row["rejected"]["bit_tensor_core"]
     output = tmp_path / "out.plan"
-    succeeds("compile", path, "--device", "host", "--effort", "quick", "--force",
-             "layer=host_direct_popcount", "-o", output)
+    succeeds(*forcing(path, "-o", output))
     np.testing.assert_array_equal(gossamer.Plan.load(str(output))(x), expected)
 
 
 def test_exact_sums_are_not_less_than_float32(tmp_path: Path) -> None:
-    path = save(tmp_path / "network.onnx", SIGNS)
+    path = saved(tmp_path, SIGNS)
     printed = succeeds("compile", path, "--device", "host", "--force", "layer=host_direct_popcount")
     assert "host_direct_popcount" in printed.stdout
     assert "lower precision than float32" not in printed.stdout + printed.stderr

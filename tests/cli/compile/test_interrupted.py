@@ -40,6 +40,12 @@ def ctrl_c(*arguments: Any) -> None:
     raise KeyboardInterrupt
 
 
+def tried(path: str) -> int:
+    """Return the number of candidates that a file of measurements has."""
+    return sum(not candidate["not_tried"] for section in read(Path(path))["sections"]
+               for candidate in section["candidates"].values())
+
+
 def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
                                         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
@@ -48,9 +54,7 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     match = re.search(r"^error: interrupted: 3 candidates measured, stored in (.*) for the next",
                      result.stderr)
     assert match
-    sections = read(Path(match[1]))["sections"]
-    assert sum(not candidate["not_tried"] for section in sections
-               for candidate in section["candidates"].values()) == 3
+    assert tried(match[1]) == 3
     assert not (tmp_path / "a.plan").exists()
     described = json.loads(compile_(run, network, "--json").stdout)
     assert described["measured"] > 0
@@ -73,9 +77,7 @@ def test_ctrl_c_while_measurements_are_written_keeps_them(
     result = compile_(run, network, code=130)
     match = re.search(r"(\d+) candidates measured, stored in (.*) for the next", result.stderr)
     assert match
-    sections = read(Path(match[2]))["sections"]
-    assert int(match[1]) == sum(not candidate["not_tried"] for section in sections
-                                for candidate in section["candidates"].values())
+    assert int(match[1]) == tried(match[2])
 
 
 def test_ctrl_c_does_not_claim_what_was_not_kept(

@@ -14,7 +14,7 @@ from PIL import Image
 import gossamer
 from gossamer.device import blas
 from gossamer.plan.tune.tuner import Tuner
-from tests.cli.command_line import succeeds
+from tests.cli.command_line import run_on
 from tests.cli.compile.command import Run, compile_
 from tests.plan.small import assert_close, expected, images
 
@@ -24,12 +24,9 @@ def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
     compile_(run, network, "-o", tmp_path / "small.plan")
     monkeypatch.setattr(Tuner, "measure_all", None)
     x = images(2)
-    np.save(tmp_path / "x.npy", x)
-    result = succeeds("run", tmp_path / "small.plan", "--input", tmp_path / "x.npy", "--output",
-                      tmp_path / "y.npy", "--table")
+    result, y = run_on(tmp_path / "small.plan", x, "--table")
     assert "batch 2 was not planned: the choices are those of batch 1" in result.stdout
     assert "end to end, batch 2" in result.stdout
-    y = np.load(tmp_path / "y.npy")
     assert_close(y, expected(x))
     np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
 
@@ -39,9 +36,8 @@ def test_a_plan_of_other_threads_runs_with_a_notice(
     plan = tmp_path / "small.plan"
     monkeypatch.setattr(blas, "threads", lambda: 2)
     compile_(run, network, "-o", plan)
-    np.save(tmp_path / "x.npy", images(1))
     monkeypatch.setattr(blas, "threads", lambda: 1)
-    result = succeeds("run", plan, "--input", tmp_path / "x.npy")
+    result, _ = run_on(plan, images(1))
     assert f"notice: {plan}: was made with " in result.stderr
     assert f"`gossamer compile MODEL --device host -o {plan}`" in result.stderr
     assert "was made with" not in result.stdout and "host ran all" in result.stdout

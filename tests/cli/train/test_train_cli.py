@@ -12,7 +12,7 @@ from PIL import Image
 from gossamer.cli import train_output
 from gossamer.io import charts
 from gossamer.train.data import sources
-from tests.cli.command_line import fails, gossamer_cli, succeeds
+from tests.cli.command_line import fails, gossamer_cli, json_of, run_on, succeeds
 from tests.cli.train.small import LABELS, X, save_csv, train
 
 
@@ -26,7 +26,7 @@ def fails_late(code, *words):
     return line
 
 
-def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
+def test_from_samples_to_a_network_that_runs(samples, model):
     result = succeeds(*train(samples, model, "--validation", "0.25", "--batch", "2"))
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -39,17 +39,15 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
     assert lines[9] == f"written: {model}"
     match = re.fullmatch(r"test accuracy: (.*)% \((\d+) of 15 samples of 0.25 of .*\)", lines[10])
     assert match and float(match[1]) == round(100 * int(match[2]) / 15, 2)
-    np.save(tmp_path / "x.npy", X)
-    succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
-             "--device", "host")
-    assert np.load(tmp_path / "y.npy").shape == (60, 3)
+    _, y = run_on(model, X)
+    assert y.shape == (60, 3)
 
 
 @pytest.mark.slow
 def test_it_learns_and_says_so(samples, model, tmp_path):
-    facts = json.loads(succeeds(*train(
+    facts = json_of(*train(
         samples, model, "--epochs", "30", "--shuffle", "--validation", samples, "--seed", "3",
-        "--report", tmp_path / "r.json", "--curve", tmp_path / "c.png", "--json")).stdout)
+        "--report", tmp_path / "r.json", "--curve", tmp_path / "c.png"))
     assert facts["accuracy"] >= 0.95 and facts["right"] == round(60 * facts["accuracy"])
     assert facts["errors"][-1] < 0.5 * facts["errors"][0] and len(facts["errors"]) == 30
     assert facts["rows"][-1]["held_out_accuracy"] == facts["accuracy"]
@@ -57,16 +55,13 @@ def test_it_learns_and_says_so(samples, model, tmp_path):
     assert facts["settings"]["sizes"] == [9, 6, 3] and facts["settings"]["seed"] == 3
     assert json.loads((tmp_path / "r.json").read_text()) == facts
     assert Image.open(tmp_path / "c.png").size[0] > 500
-    np.save(tmp_path / "x.npy", X)
-    succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
-             "--device", "host")
-    answers = np.load(tmp_path / "y.npy").argmax(axis=1)
-    assert (answers == LABELS).sum() == facts["right"]
+    _, y = run_on(model, X)
+    assert (y.argmax(axis=1) == LABELS).sum() == facts["right"]
 
 
 def test_an_error_goal_ends_it(samples, model):
     words = train(samples, model, "--epochs", "50", "--target-error", "0.2")
-    facts = json.loads(succeeds(*words, "--json").stdout)
+    facts = json_of(*words)
     assert facts["epochs_done"] < 50 and facts["errors"][-1] <= 0.2 < facts["errors"][-2]
     assert facts["goal_reached"] is True
     assert (f"\nerror {facts['errors'][-1]:.4g} after {facts['epochs_done']} of 50 epochs: the "
@@ -77,10 +72,10 @@ def test_an_error_goal_ends_it(samples, model):
 
 
 def test_options_reach_the_network(samples, model):
-    facts = json.loads(succeeds(*train(
+    facts = json_of(*train(
         samples, model, "--activation", "tanh", "--loss", "cross_entropy", "--momentum", "0.5",
         "--weight-decay", "0.001", "--schedule", "step:2:0.5", "--initial", "glorot", "--limit",
-        "30", "--batch", "4", "--json")).stdout)
+        "30", "--batch", "4"))
     settings = {"activation": "tanh", "loss": "cross_entropy", "momentum": 0.5, "batch": 4,
               "weight_decay": 0.001, "schedule": ["step", 2, 0.5], "initial": "glorot"}
     assert {name: facts["settings"][name] for name in settings} == settings
@@ -89,19 +84,17 @@ def test_options_reach_the_network(samples, model):
 
 def test_words_for_classes(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array(["cat", "dog", "hen"])[LABELS])
-    facts = json.loads(succeeds(*train(path, model, "--json")).stdout)
+    facts = json_of(*train(path, model))
     assert facts["classes"] == ["cat", "dog", "hen"]
     path = save_csv(tmp_path / "s.csv", np.array(["1", "2", "A"])[LABELS])
     digits = save_csv(tmp_path / "digits.csv", LABELS[:2] + 1)
-    facts = json.loads(succeeds(*train(path, model, "--validation", digits, "--epochs", "20",
-                                      "--json")).stdout)
+    facts = json_of(*train(path, model, "--validation", digits, "--epochs", "20"))
     assert facts["classes"] == ["1", "2", "A"] and (facts["scored"], facts["right"]) == (2, 2)
 
 
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
     np.savez(tmp_path / "x.npz", x_train=X, y_train=LABELS, x_test=X[:7], y_test=LABELS[:7])
-    facts = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
-                                      "--json")).stdout)
+    facts = json_of(*train(samples, model, "--validation", tmp_path / "x.npz"))
     assert facts["scored"] == 7
 
 

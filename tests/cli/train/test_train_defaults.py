@@ -7,14 +7,14 @@ import onnx
 import pytest
 
 import gossamer
-from tests.cli.command_line import fails, succeeds
+from tests.cli.command_line import fails, json_of, succeeds
 from tests.cli.train.small import LABELS, X, save_csv, train
 
 HOST = ("--device", "host")
 
 
 def facts_of(*words):
-    return json.loads(succeeds("train", *words, *HOST, "--json").stdout)
+    return json_of("train", *words, *HOST)
 
 
 def test_the_samples_say_the_sizes(tmp_path):
@@ -46,12 +46,12 @@ def test_the_best_epoch_is_kept_and_said(tmp_path):
     assert "; the accuracy on other samples may be lower\n" in text
     assert "  validation accuracy  samples/s\n" in text
     assert text.splitlines()[-1].startswith("validation accuracy: ")
-    facts = json.loads(succeeds(*words, "--json").stdout)
+    facts = json_of(*words)
     assert facts["scored_as"] == "validation"
     assert facts["kept_epoch"] == facts["epochs_done"] - 3
     best = max(row["held_out_accuracy"] for row in facts["rows"])
     assert facts["accuracy"] == best
-    last = json.loads(succeeds(*words, "--keep", "last", "--json").stdout)
+    last = json_of(*words, "--keep", "last")
     assert last["kept_epoch"] == last["epochs_done"] and last["scored_as"] == "test"
 
 
@@ -73,8 +73,7 @@ def test_the_file_takes_numbers_that_are_not_standardised(tmp_path):
     samples, model = save_csv(tmp_path / "s.csv", LABELS, x), tmp_path / "m.onnx"
     result = succeeds("train", samples, "-o", model, "--standardise", "--lr", "0.02", *HOST)
     assert result.stderr == "" and "standardised" in result.stdout.splitlines()[0]
-    found = json.loads(succeeds("evaluate", model, samples, *HOST, "--json").stdout)
-    assert found["top1"] > 0.95
+    assert json_of("evaluate", model, samples, *HOST)["top1"] > 0.95
 
 
 def test_numbers_are_learnt(tmp_path):

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from tests.cli.command_line import fails, succeeds
+from tests.cli.command_line import fails, json_of, succeeds
 from tests.cli.train.small import LABELS, PICTURES, train
 
 
@@ -38,20 +38,17 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
         folder = tmp_path / "data" / ("ash", "elm", "oak")[label]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(folder / f"{index}.png")
-    facts = json.loads(succeeds(*train(
-        tmp_path / "data", model, "--epochs", "30", "--json", *how,
-        sizes="120,4,3" if "--pad" in how else "64,4,3")).stdout)
+    facts = json_of(*train(tmp_path / "data", model, "--epochs", "30", *how,
+                           sizes="120,4,3" if "--pad" in how else "64,4,3"))
     np.save(tmp_path / "x.npy", PICTURES.reshape(60, 64).astype(np.float32))
-    listed = json.loads(succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host",
-                                 "--json").stdout)["results"]
+    listed = json_of("run", model, "--input", tmp_path / "x.npy", "--device", "host")["results"]
     names = [answer["top"][0]["name"] for answer in listed]
     right = np.array(names) == np.array(["ash", "elm", "oak"])[LABELS]
     assert right.sum() == facts["right"] >= 50
     photos = sorted((tmp_path / "data").glob("*/*.png"), key=lambda path: int(path.stem))
     words = ("--device", "host", "--image", *photos)
-    assert json.loads(succeeds("run", model, *words, "--batch", 60, "--json").stdout)[
-        "results"] == [{**answer, "input": str(path)}
-                       for answer, path in zip(listed, photos, strict=True)]
+    assert json_of("run", model, *words, "--batch", 60)["results"] == [
+        {**answer, "input": str(path)} for answer, path in zip(listed, photos, strict=True)]
     succeeds("compile", model, "--device", "host", "--effort", "quick", "-o", tmp_path / "m.plan")
     first = listed[0]["top"][0]
     for file in (model, tmp_path / "m.plan"):
@@ -88,9 +85,8 @@ def test_pictures_that_are_not_square(model, tmp_path):
     succeeds(*train(tmp_path / "x.npz", model, sizes="48,4,3"))
     Image.fromarray(PICTURES[0, :6]).save(tmp_path / "a.png")
     np.save(tmp_path / "a.npy", PICTURES[:1, :6].reshape(1, 48).astype(np.float32))
-    first, second = (json.loads(
-        succeeds("run", model, *words, "--device", "host", "--json").stdout)["outputs"]
-        for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
+    first, second = (json_of("run", model, *words, "--device", "host")["outputs"]
+                     for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
     assert first == second
     line = fails(2, "run", model, tmp_path / "a.png", "--device", "host", "--size", "8")
     assert "expects 48 numbers" in line

@@ -21,7 +21,7 @@ from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import along_batch, resolve, with_shapes
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from tests.cli.command_line import RNG, fails, save_network, save_photo, succeeds
+from tests.cli.command_line import RNG, fails, run_on, save_network, save_photo, succeeds
 from tests.model.executor import execute
 from tests.model.onnx_models import Input, compare, ints, make, model, runtime, save, weights
 from tests.tolerances import FLOAT32, normalised_error, tolerance
@@ -319,15 +319,14 @@ def test_networks_that_mix_a_batch_are_not_split(name, tmp_path):
     path = save_network(tmp_path / "mix.onnx", nodes=MIXING[name], weights={}, inputs=("N", 4),
                         outputs=(("y", None),))
     x = RNG.standard_normal((6, 4)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy")
-    line = fails(2, *words, "--batch", 2)
-    assert "'it'" in line and "omit --batch" in line
-    result = succeeds(*words, "--output", tmp_path / "y.npy")
+    result, y = run_on(path, x)
     (expected,) = ReferenceEvaluator(str(path)).run(None, {"x": x})
-    assert normalised_error(np.load(tmp_path / "y.npy"), expected) <= tolerance("network")
+    assert normalised_error(y, expected) <= tolerance("network")
     assert f"y: {shape_text(expected.shape)} float32" in result.stdout
-    succeeds(*words, "--batch", 6)
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--batch")
+    line = fails(2, *words, 2)
+    assert "'it'" in line and "omit --batch" in line
+    succeeds(*words, 6)
 
 
 @pytest.mark.parametrize("node", [
@@ -340,12 +339,10 @@ def test_networks_that_mix_a_batch_are_not_split(name, tmp_path):
 def test_networks_that_do_not_mix_are_split(node, tmp_path):
     path = save_network(tmp_path / "rows.onnx", nodes=[node], weights={}, inputs=("N", 4, 4),
                         outputs=(("y", None),))
-    np.save(tmp_path / "x.npy", RNG.standard_normal((6, 4, 4)).astype(np.float32))
-    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--output")
-    succeeds(*words, tmp_path / "whole.npy")
-    succeeds(*words, tmp_path / "parts.npy", "--batch", 4)
-    assert normalised_error(np.load(tmp_path / "parts.npy"), np.load(tmp_path / "whole.npy")
-                            ) <= tolerance("network")
+    x = RNG.standard_normal((6, 4, 4)).astype(np.float32)
+    _, whole = run_on(path, x)
+    _, parts = run_on(path, x, "--batch", 4)
+    assert normalised_error(parts, whole) <= tolerance("network")
 
 
 def test_photos_of_a_network_that_mixes_run_at_once(tmp_path):

@@ -43,24 +43,22 @@ def products(build: Builder) -> int:
 @pytest.mark.parametrize("bias", (False, True))
 @pytest.mark.parametrize("columns", (12, 20))
 @pytest.mark.parametrize("function", ("", "tanh"))
-def test_three_products_become_one(bias: bool, columns: int, function: str) -> None:
-    build = Builder()
+def test_three_products_become_one(build: Builder, bias: bool, columns: int,
+                                   function: str) -> None:
     x = tokens(build)
     q, k, v = (product(build, x, each, bias, function) for each in (12, 12, columns))
     attention(build, q, k, v, columns)
     assert products(build) == 1
 
 
-def test_queries_of_another_value_stay() -> None:
-    build = Builder()
+def test_queries_of_another_value_stay(build: Builder) -> None:
     x = tokens(build)
     q = product(build, build.apply("tanh", x), 12)
     attention(build, q, product(build, x, 12), product(build, x, 12), 12)
     assert products(build) == 2
 
 
-def test_another_epilogue_stays() -> None:
-    build = Builder()
+def test_another_epilogue_stays(build: Builder) -> None:
     x = tokens(build)
     attention(build, product(build, x, 12, function="sigmoid"), product(build, x, 12, bias=False),
               product(build, x, 12), 12)
@@ -76,8 +74,7 @@ def test_a_result_that_is_read_elsewhere_stays() -> None:
     assert products(build) == 2
 
 
-def test_one_head_without_transposes_stays() -> None:
-    build = Builder()
+def test_one_head_without_transposes_stays(build: Builder) -> None:
     x = tokens(build)
     q, k, v = (product(build, x, 12) for _ in range(3))
     scores = build.add("matmul", [q, build.add("transpose", [k], permutation=(0, 2, 1))])

@@ -11,20 +11,22 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 from tests.ops.fused.layers import Layers, operand
 
 
+def squared(layers: Layers, x: Source) -> Source:
+    value = operand("x")
+    return layers.compute(value * value, x=x)
+
+
 def standardised(layers: Layers, x: Source, axes: Sequence[int]) -> tuple[Source, Source]:
     """Add the mean and the variance; return the centred values and the variance."""
     mean = layers.reduce("mean", x, axes)
     centred = layers.compute(operand("x") - "mean", x=x, mean=mean)
-    value = operand("x")
-    squares = layers.compute(value * value, x=centred)
-    return centred, layers.reduce("mean", squares, axes)
+    return centred, layers.reduce("mean", squared(layers, centred), axes)
 
 
 def rms_norm(shape: Sequence[int], axes: Sequence[int]) -> FusionProblem:
     layers = Layers()
     x = layers.input(shape)
-    value = operand("x")
-    mean = layers.reduce("mean", layers.compute(value * value, x=x), axes)
+    mean = layers.reduce("mean", squared(layers, x), axes)
     root = layers.compute(1.0 / (operand("m") + 1e-6).apply("sqrt"), m=mean)
     scale = tuple(size if axis in axes else 1 for axis, size in enumerate(shape))
     return layers.fusion(layers.compute(operand("x") * "root" * "scale", x=x, root=root,
@@ -35,8 +37,7 @@ def rms_norm_2d(shape: Sequence[int]) -> FusionProblem:
     """Return an RMS norm over the channels of images, between transpositions."""
     layers = Layers()
     x = layers.transpose(layers.input(shape), 0, 2, 3, 1)
-    value = operand("x")
-    mean = layers.reduce("mean", layers.compute(value * value, x=x), (3,), keepdims=False)
+    mean = layers.reduce("mean", squared(layers, x), (3,), keepdims=False)
     mean = layers.reshape(mean, *layers.spec(mean).shape, 1)
     root = layers.compute(1.0 / (operand("m") + 1e-6).apply("sqrt"), m=mean)
     y = layers.compute(operand("x") * "root" * "scale", x=x, root=root, scale=(shape[1],))
@@ -96,8 +97,7 @@ def length(shape: Sequence[int], axes: Sequence[int], *, keepdims: bool = True) 
     """Return the square root of a sum of squares: one result per row."""
     layers = Layers()
     x = layers.input(shape)
-    value = operand("x")
-    total = layers.reduce("sum", layers.compute(value * value, x=x), axes, keepdims=keepdims)
+    total = layers.reduce("sum", squared(layers, x), axes, keepdims=keepdims)
     return layers.fusion(layers.compute(operand("t").apply("sqrt"), t=total))
 
 
@@ -143,8 +143,7 @@ def units_of_slices(batch: int, tokens: int, heads: int, size: int, axis: int) -
                              batch, tokens, 3, heads, size)
     keys = layers.transpose(layers.slice(product, 2, 1, 2), 0, 2, 3, 4, 1)
     keys = layers.reshape(keys, batch, heads, size, tokens)
-    value = operand("x")
-    total = layers.reduce("sum", layers.compute(value * value, x=keys), (axis,))
+    total = layers.reduce("sum", squared(layers, keys), (axis,))
     return layers.fusion(layers.compute(operand("x") / "length", x=keys, length=layers.compute(
         (operand("t") + 0.1).apply("sqrt"), t=total)))
 
@@ -154,8 +153,7 @@ def rms_norm_of_half(batch: int, channels: int, height: int, width: int) -> Fusi
     layers = Layers()
     x = layers.input((batch, 2 * channels, height, width))
     first, second = (layers.slice(x, 1, start, start + channels) for start in (0, channels))
-    value = operand("x")
-    total = layers.reduce("mean", layers.compute(value * value, x=second), (1,))
+    total = layers.reduce("mean", squared(layers, second), (1,))
     length = layers.compute((operand("t") + 0.1).apply("sqrt"), t=total)
     return layers.fusion(layers.compute(operand("x") * "y" / "length", x=second, y=first,
                                         length=length))

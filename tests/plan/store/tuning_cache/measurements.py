@@ -42,6 +42,18 @@ def good_file(folder):
     return stored.path, database.read(stored.path)
 
 
+def fill_disk(patch):
+    """Lets no data base grow."""
+    connect = sqlite3.connect
+
+    def full(*arguments, **options):
+        base = connect(*arguments, **options)
+        base.execute("PRAGMA max_page_count = 1")
+        return base
+
+    patch.setattr(sqlite3, "connect", full)
+
+
 def disk_error(code, text):
     """Returns the error that SQLite gives with a code."""
     error = sqlite3.OperationalError(text)

@@ -19,22 +19,11 @@ from gossamer.plan.store import database, tuning_cache
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
     cache,
+    fill_disk,
     good_file,
     measured,
     problem,
 )
-
-
-def _fill_disk(patch):
-    """Lets no data base grow."""
-    connect = sqlite3.connect
-
-    def full(*arguments, **options):
-        base = connect(*arguments, **options)
-        base.execute("PRAGMA max_page_count = 1")
-        return base
-
-    patch.setattr(sqlite3, "connect", full)
 
 
 @pytest.mark.parametrize("obstacle", ["a file for a folder", "read-only", "full"])
@@ -52,7 +41,7 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
         monkeypatch.setattr(sqlite3, "connect", lambda name, **options: connect(
             name.replace("mode=rwc", "mode=ro"), **options))
     else:
-        _fill_disk(monkeypatch)
+        fill_disk(monkeypatch)
     stored = cache(folder)
     assert stored.get(problem()) == before
     with pytest.warns(GossamerWarning, match="cannot be written") as caught:
