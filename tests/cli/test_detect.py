@@ -178,12 +178,8 @@ def test_a_plan_an_onnx_file_and_other_weights(folder: Path) -> None:
 def test_wrong_options(folder: Path) -> None:
     photo = folder / "photos" / "a.png"
     assert "cannot read" in fails(2, *detect(folder, photo, "--weights", folder / "absent"))
-    assert "are not boxes" in _refused_classifier(folder, photo)
-
-
-def _refused_classifier(folder: Path, photo: Path) -> str:
     load_text(folder, NETWORKS["darknet19"])
-    return fails(2, *detect(folder, photo))
+    assert "are not boxes" in fails(2, *detect(folder, photo))
 
 
 def test_convert(tmp_path: Path) -> None:

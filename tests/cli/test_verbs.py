@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 import gossamer
 from gossamer.cli.app import VERBS
-from tests.cli.command_line import fails, gossamer_cli, succeeds
+from tests.cli.command_line import fails, gossamer_cli, json_of, script, succeeds
 from tests.cli.verb_uses import (
     LEAVES,
     OPTIONS,
@@ -59,11 +58,6 @@ def test_an_option_that_is_none(words: tuple[str, ...]) -> None:
     assert result.returncode == 2 and not result.stdout
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: no such option") and f"`gossamer {' '.join(words)}" in line
-
-
-def _script(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gossamer", *words], capture_output=True,
-                          text=True, env={**os.environ, **environment}, check=False)
 
 
 def test_the_list_of_verbs_says_what_their_help_says() -> None:
@@ -114,14 +108,14 @@ def test_short_options() -> None:
 
 
 def test_the_last_value_of_an_option_counts() -> None:
-    assert "--batch many: " in _script("run", "net", "--batch", "1", "--batch", "many").stderr
+    assert "--batch many: " in script("run", "net", "--batch", "1", "--batch", "many").stderr
 
 
 @pytest.mark.slow
 def test_a_shell_completes_verbs_and_options() -> None:
     def completed(line: str) -> list[str]:
-        process = _script(_GOSSAMER_COMPLETE="complete_bash", COMP_WORDS=f"gossamer {line}",
-                          COMP_CWORD=str(len(line.split())))
+        given = {"COMP_WORDS": f"gossamer {line}", "COMP_CWORD": str(len(line.split()))}
+        process = script(env={**os.environ, "_GOSSAMER_COMPLETE": "complete_bash", **given})
         return process.stdout.split()
 
     assert completed("ev") == ["evaluate"]
@@ -133,7 +127,7 @@ def test_devices():
     lines = succeeds("devices").stdout.splitlines()
     (host,) = [line for line in lines if line.startswith("host ")]
     assert host.split()[1] == "PASS"
-    rows = json.loads(succeeds("devices", "--json").stdout)
+    rows = json_of("devices")
     assert {row["name"] for row in rows} == {device.name for device in gossamer.devices()}
     keys = {"name", "description", "driver", "compute_units", "memory_bytes", "problem"}
     assert all(keys <= set(row) for row in rows)
@@ -143,7 +137,7 @@ def test_inspect(tiny):
     text = succeeds("inspect", tiny).stdout
     assert text.startswith("node") and "5 nodes" in text
     assert "first" in text and "133 parameters" in text
-    summary = json.loads(succeeds("inspect", tiny, "--batch", 2, "--json").stdout)
+    summary = json_of("inspect", tiny, "--batch", 2)
     assert summary["parameters"] == 4 * 27 + 25
     assert summary["rows"][0]["flops"] >= 2 * 2 * 4 * 27 * 64
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from tests.model.onnx_models import model
 
 SIZE = (32, 64)
 CELLS = 4 * 8 + 2 * 4 + 1 * 2
@@ -37,15 +39,12 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
                   form, helper.make_node("Neg", ["nothing"], ["made"])),
              helper.make_node("Sub", ["made", "made"], ["still"]),
              helper.make_node("Add", ["still", "values"], ["output"])]
-    graph = helper.make_graph(
-        nodes, form, [helper.make_tensor_value_info("images", kind, [1, 3, *size])],
-        [helper.make_tensor_value_info("output", kind, shape)],
-        [numpy_helper.from_array(np.full((), 2, dtype), "two"),
-         numpy_helper.from_array(values.reshape(shape).astype(dtype), "values")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto = model(nodes, {"images": [1, 3, *size]}, {"output": shape},
+                  {"two": np.full((), 2, dtype), "values": values.reshape(shape).astype(dtype)},
+                  types={"images": kind, "output": kind})
     if names is not None:
-        helper.set_model_props(model, {"names": str(names)})
-    onnx.save(model, path)
+        helper.set_model_props(proto, {"names": str(names)})
+    onnx.save(proto, path)
     return path
 
 

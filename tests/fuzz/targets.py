@@ -189,10 +189,6 @@ def _array_mutator(name: str) -> mutators.Mutator:
     return mutators.npy
 
 
-def _bytes_mutator(name: str) -> mutators.Mutator:
-    return mutators.any_bytes
-
-
 def _arrays(path: Path) -> None:
     read_arrays(str(path), "--input")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 import gossamer
 from gossamer.errors import ModelError, UnsupportedError
@@ -15,6 +15,7 @@ from gossamer.model.facts import derive
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
+from tests.model import onnx_models
 from tests.model.onnx_models import runtime, save
 
 QONNX = "qonnx.custom_op.general"
@@ -71,13 +72,10 @@ def model(form: str, *, quantised_weights: bool = False) -> ModelProto:
               helper.make_node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2], strides=[2, 2]),
               helper.make_node("Flatten", ["e"], ["f"]),
               helper.make_node("MatMul", ["f", "third"], ["y"])]
-    graph = helper.make_graph(
-        nodes, "forms", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5])],
-        [numpy_helper.from_array(np.asarray(array, np.float32), name)
-         for name, array in arrays.items()])
-    return helper.make_model(graph, ir_version=9, opset_imports=[
-        helper.make_opsetid("", 17), helper.make_opsetid(QONNX, 1)])
+    proto = onnx_models.model(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 5]}, {
+        name: np.asarray(array, np.float32) for name, array in arrays.items()})
+    proto.opset_import.append(helper.make_opsetid(QONNX, 1))
+    return proto
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,7 +15,7 @@ from tests.cli.command_line import fails, json_of, save_network, succeeds
 from tests.model.onnx_models import ints, model, save
 
 RNG = np.random.default_rng(0)
-SIGNS = RNG.choice(np.float32([-0.5, 0.5]), (8, 4, 3, 3))
+SIGNS = RNG.choice([-0.5, 0.5], (8, 4, 3, 3)).astype(np.float32)
 TOO_DEEP = 2**24 + 1
 
 
@@ -34,7 +34,7 @@ def saved(folder: Path, weight: np.ndarray, *, pad: float | None = None) -> Path
     nodes = [helper.make_node("Sign", ["x"], ["s"], name="signs")]
     weights = {"w": weight}
     if pad is not None:
-        weights |= {"value": np.float32(pad), "pads": ints(0, 0, 1, 1, 0, 0, 1, 1)}
+        weights |= {"value": np.array(pad, np.float32), "pads": ints(0, 0, 1, 1, 0, 0, 1, 1)}
         nodes.append(helper.make_node("Pad", ["s", "pads", "value"], ["padded"], name="border"))
     nodes.append(helper.make_node("Conv", ["s" if pad is None else "padded", "w"], ["y"],
                                   name="layer"))

@@ -26,7 +26,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.onnx.node import Centred
-from tests.model.onnx_models import compare, make, model, outputs_of, runtime, save
+from tests.model.onnx_models import compare, ints, make, model, outputs_of, runtime, save
 
 RNG = np.random.default_rng(5)
 KINDS = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32,
@@ -208,7 +208,9 @@ def quantised_layers(dtype: str = "uint8", middle: list[onnx.NodeProto] | None =
     constants = {"s": np.float32(0.0517), "z": zero, "s2": np.float32(0.4131),
                  "w": drawn("int8", 4, 3, 3, 3), "ws": scales(4), "wz": np.zeros(4, np.int8),
                  "b": np.float32([1, -2, 3, -4]),
-                 "v": drawn("int8", 4, 4, 1, 1), "vs": np.float32(0.0211)}
+                 "v": drawn("int8", 4, 4, 1, 1), "vs": np.float32(0.0211),
+                 **{f"i{number}": ints(number) for number in (0, 1, 2, 4)},
+                 "shape": ints(0, 4, 4, 16)}
     nodes = [*pair("x", "s"), dequantised("w", "ws", "wz", axis=0),
              helper.make_node("Conv", ["x.d", "w.d", "b"], ["a"], "first", pads=[1, 1, 1, 1]),
              *pair("a", "s2"), helper.make_node("Identity", ["a.d"], ["c"]), *(middle or []),
@@ -263,9 +265,6 @@ MIDDLES = {
 def test_layers_between_pairs_are_those_of_integers(middle: str, dtype: str,
                                                     tmp_path: Path) -> None:
     proto = quantised_layers(dtype, *MIDDLES[middle])
-    for number in (0, 1, 2, 4):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(
-            np.int64([number]), f"i{number}"))
     feeds = {"x": np.random.default_rng(1).normal(0, 3, (2, 3, 8, 8)).astype(np.float32)}
     static = resolve(optimise(load(save(proto, tmp_path))), 2)
     facts = derive(static)
@@ -462,9 +461,7 @@ def test_scales_and_zero_points_of_constants(
 
 
 def test_values_that_stay_quantised_are_known_to_be_integers(tmp_path: Path) -> None:
-    proto = quantised_layers("int8", [helper.make_node("Reshape", ["c", "i"], ["m"])], "m")
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(
-        np.int64([0, 4, 4, 16]), "i"))
+    proto = quantised_layers("int8", [helper.make_node("Reshape", ["c", "shape"], ["m"])], "m")
     static = resolve(optimise(load(save(proto, tmp_path))), 2)
     facts = derive(static)
     (reshape,) = [node for node in static.nodes if node.op == "reshape"]

@@ -24,7 +24,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import libraries
 from gossamer.ops.vendor.cublas import Fused, fused
 from gossamer.ops.vendor.libraries import CUBLAS, unavailable
-from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.weights import Weights
 from gossamer.tensor import pack, unpack
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.fused.blocks import BIAS, BIAS_RELU
@@ -40,7 +40,6 @@ from tests.processes import in_threads
 from tests.tolerances import normalised_error, tolerance
 
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
-SPARSE = WeightsInfo(density=0.1, mask_hash="tenth")
 
 CONVOLUTIONS = (
     Conv2dProblem(3, 8, 6, 5, 12, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RELU),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.registry import OPS
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.plan.tune.paced import PacedDevice
+from tests.plan.tune.paced import Known, MakeTuner, PacedDevice
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def paced_device() -> PacedDevice:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     """Returns a function that makes algorithms known, so that plans try them and their measurements
     can be stored."""
     def add(*algorithms: Algorithm) -> None:
@@ -33,7 +32,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def paced_tuner(paced_device: PacedDevice, tmp_path: Path) -> Callable[..., Tuner]:
+def paced_tuner(paced_device: PacedDevice, tmp_path: Path) -> MakeTuner:
     """Returns a function that makes a tuner; all share the folder of their measurements."""
     def make(effort: str = "normal", **options: Any) -> Tuner:
         return Tuner(paced_device, effort, cache=TuningCache(paced_device, tmp_path), **options)

@@ -21,6 +21,13 @@ from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Group, LayerCandidates, Row
 from gossamer.plan.tune.timing import measure_row
+from gossamer.plan.tune.tuner import Tuner
+
+MakeTuner = Callable[..., Tuner]
+"""Makes a tuner of an effort, with options."""
+
+Known = Callable[..., None]
+"""Makes algorithms known."""
 
 
 class PacedDevice(HostDevice):

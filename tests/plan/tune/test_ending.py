@@ -21,13 +21,13 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.rows import LayerCandidates, usable
 from gossamer.plan.tune.tuner import Progress, Tuner
-from tests.plan.tune.paced import Paced, PacedDevice, layer
+from tests.plan.tune.paced import Known, MakeTuner, Paced, PacedDevice, layer
 
 TIMES = (100.0, 90.0, 60.0)
 
 
 @pytest.fixture
-def algorithm(known: Callable[..., None]) -> Paced:
+def algorithm(known: Known) -> Paced:
     paced = Paced("paced", *TIMES)
     known(paced)
     return paced
@@ -58,7 +58,7 @@ def check_only_the_first_is_known(measured: Sequence[Sequence[Candidate]]) -> No
 
 @pytest.mark.parametrize(("budget_s", "end"), [(10.0, 13.0), (100.0, 100.0)])
 def test_a_budget_leaves_time_for_the_choice(
-        budget_s: float, end: float, paced_tuner: Callable[..., Tuner],
+        budget_s: float, end: float, paced_tuner: MakeTuner,
         monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
     monkeypatch.setattr(tuner_module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -71,7 +71,7 @@ def test_a_budget_leaves_time_for_the_choice(
 
 
 def test_a_spent_budget_leaves_what_a_plan_can_do_without(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, algorithm: Paced) -> None:
     tuner = paced_tuner(budget_s=1e-9)
     tuner.start()
     check_only_the_first_is_known(measure(tuner, paced_device, algorithm))
@@ -86,7 +86,7 @@ def test_a_spent_budget_leaves_what_a_plan_can_do_without(
 
 
 def test_a_budget_counts_from_its_start(paced_device: PacedDevice, algorithm: Paced,
-                                        paced_tuner: Callable[..., Tuner]) -> None:
+                                        paced_tuner: MakeTuner) -> None:
     tuner = paced_tuner(budget_s=1e-9)
     assert not tuner.is_over
     measure(tuner, paced_device, algorithm)
@@ -97,7 +97,7 @@ def test_a_budget_counts_from_its_start(paced_device: PacedDevice, algorithm: Pa
     assert generous.measured == 6 and not generous.is_over
 
 
-def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: MakeTuner,
                                     algorithm: Paced) -> None:
     def stop(progress: Progress) -> None:
         if progress.done == 2:
@@ -117,7 +117,7 @@ def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: Call
 
 
 def test_an_interrupt_keeps_and_counts_what_was_measured(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, algorithm: Paced) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.done == 5:
             raise KeyboardInterrupt
@@ -138,7 +138,7 @@ def test_an_interrupt_keeps_and_counts_what_was_measured(
 
 
 def test_progress_is_told_after_each_candidate(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, algorithm: Paced) -> None:
     told: list[Progress] = []
     measure(paced_tuner(progress=told.append), paced_device, algorithm)
     assert [progress.done for progress in told] == [1, 2, 3, 4, 5, 6]
@@ -152,8 +152,7 @@ def test_progress_is_told_after_each_candidate(
 
 
 def test_a_useless_candidate_is_left_and_counted(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     fast, slow = Paced("fast", 10.0), Paced("slow", 1000.0, model_us=1000.0)
     known(fast, slow)
     tuner = paced_tuner()
@@ -177,7 +176,7 @@ class Broken(Paced):
 
 
 def test_what_fails_is_replaced_though_the_budget_is_spent(
-        paced_device: PacedDevice, known: Callable[..., None], tmp_path: Path) -> None:
+        paced_device: PacedDevice, known: Known, tmp_path: Path) -> None:
     broken, low = Broken("broken", 1.0, 2.0), Paced("low", 5.0, precisions=("tf32",))
     good = Paced("good", 10.0, 20.0)
     known(broken, low, good)
@@ -196,15 +195,21 @@ def test_what_fails_is_replaced_though_the_budget_is_spent(
             each, algorithms, paced_device)) == tuner.not_tried
 
 
+@pytest.fixture
+def half_and_full(known: Known) -> list[Paced]:
+    """A fast algorithm in float16 and a slow one in float32."""
+    both = [Paced("half", 10.0, precisions=("fp16",)),
+            Paced("full", 1000.0, 900.0, model_us=1000.0)]
+    known(*both)
+    return both
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_tolerance_keeps_precise_candidates(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], keeps: bool) -> None:
-    half = Paced("half", 10.0, precisions=("fp16",))
-    full = Paced("full", 1000.0, 900.0, model_us=1000.0)
-    known(half, full)
+        paced_device: PacedDevice, paced_tuner: MakeTuner, half_and_full: list[Paced],
+        keeps: bool) -> None:
     tuner = paced_tuner(precision="fp16", keeps_precisions=keeps)
-    candidates = tuner.measure(layer(), [half, full], paced_device)
+    candidates = tuner.measure(layer(), half_and_full, paced_device)
     # those in float32 may be worth it for the tolerance only
     assert [candidate.measured.not_tried for candidate in candidates] == [
         False, not keeps, not keeps]
@@ -214,18 +219,14 @@ def test_a_tolerance_keeps_precise_candidates(
     ({"precision": "fp16"}, {"precision": "fp32"}),
     ({"precision": "fp16"}, {"precision": "fp16", "keeps_precisions": True})])
 def test_what_was_not_tried_among_less_precise_candidates_is_tried_without_them(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], first: dict[str, Any], then: dict[str, Any]) -> None:
-    half = Paced("half", 10.0, precisions=("fp16",))
-    full = Paced("full", 1000.0, 900.0, model_us=1000.0)
-    known(half, full)
-    allowed = [half, full] if then["precision"] == "fp16" else [full]
-    assert paced_tuner(**first).measure(
-        layer(), [half, full], paced_device)[-1].measured.not_tried
+        paced_device: PacedDevice, paced_tuner: MakeTuner, half_and_full: list[Paced],
+        first: dict[str, Any], then: dict[str, Any]) -> None:
+    allowed = half_and_full if then["precision"] == "fp16" else half_and_full[1:]
+    assert paced_tuner(**first).measure(layer(), half_and_full, paced_device)[-1].measured.not_tried
     *_, last = paced_tuner(**then).measure(layer(), allowed, paced_device)
     assert last.measured.median_us == 900.0
     again = paced_tuner(**first)
-    again.measure(layer(), [half, full], paced_device)
+    again.measure(layer(), half_and_full, paced_device)
     assert again.measured == 0
 
 
@@ -233,8 +234,7 @@ SCATTERED = measure_module.SCATTERED
 
 
 @pytest.fixture
-def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-            known: Callable[..., None],
+def notices(paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known,
             monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Returns a function that measures an algorithm on a device, whose times are multiplied by the
     factors in turn, and returns the notices."""
@@ -254,8 +254,8 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
 
 
 @pytest.fixture
-def all_candidates(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-                   known: Callable[..., None]) -> Callable[..., list[Candidate]]:
+def all_candidates(paced_device: PacedDevice, paced_tuner: MakeTuner,
+                   known: Known) -> Callable[..., list[Candidate]]:
     """Returns a function that measures all configs of an algorithm, and returns its candidates."""
     def measured(*times_us: float) -> list[Candidate]:
         algorithm = Paced("paced", *times_us)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +18,14 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidate_checks import CandidateChecks
 from gossamer.plan.tune.rows import LayerCandidates, timed_problem
 from gossamer.plan.tune.tuner import Tuner
-from tests.plan.tune.paced import Paced, PacedDevice, layer
+from tests.plan.tune.paced import Known, MakeTuner, Paced, PacedDevice, layer
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_taken_is_the_best_of_what_was_measured(
-        seed: int, side_by_side: bool, paced_device: PacedDevice,
-        paced_tuner: Callable[..., Tuner], known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+        seed: int, side_by_side: bool, paced_device: PacedDevice, paced_tuner: MakeTuner,
+        known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(paced_device), "builds_side_by_side", side_by_side)
     rng = np.random.default_rng(seed)
     algorithms = [Paced(f"paced{number}", *rng.uniform(20.0, 500.0, 3).round(1),
@@ -54,8 +53,7 @@ def measured_configs(algorithm: Paced, tuner: Tuner, device: PacedDevice) -> lis
 
 
 def test_the_first_round_takes_the_configs_that_the_model_expects_to_be_fastest(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     class Modelled(Paced):
         def expected_us(self, problem: Any, variant: Variant, device: Device) -> float:
             return {3: 10.0, 1: 19.0}.get(int(str(variant["n"])), 500.0)
@@ -67,8 +65,7 @@ def test_the_first_round_takes_the_configs_that_the_model_expects_to_be_fastest(
 
 
 def test_a_round_goes_on_with_the_algorithms_near_the_best(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     near = Paced("near", 10.0, 10.0, *(8.0,) * 6, model_us=20.0)
     far = Paced("far", *(15.0,) * 8, model_us=20.0)
     known(near, far)
@@ -80,8 +77,7 @@ def test_a_round_goes_on_with_the_algorithms_near_the_best(
 
 
 def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     """Each candidate would be built for the zeros of one layer."""
     sparse = Paced("sparse", 20.0, 10.0, dense=False, model_us=20.0)
     dense = Paced("dense", 50.0, model_us=40.0)
@@ -95,8 +91,7 @@ def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
 
 
 def test_what_builds_long_is_measured_where_the_plan_would_take_it(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     class Long(Paced):
         def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
             return (replace(each, builds_long=True) for each in super().variants(problem, device))
@@ -111,8 +106,7 @@ def test_what_builds_long_is_measured_where_the_plan_would_take_it(
 
 
 def test_the_rounds_measure_what_a_plan_would_take(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     algorithm = Paced("paced", *(10.0,) * 6)
     known(algorithm)
     conv, rounds = layer(), []
@@ -135,8 +129,7 @@ LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 
 
 
 def test_the_next_search_leaves_out_the_same(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     algorithm = Paced("paced", *(100.0,) * 6)
     known(algorithm)
     requests = [LayerCandidates(each, [algorithm], paced_device) for each in LAYERS]
@@ -151,8 +144,7 @@ def test_the_next_search_leaves_out_the_same(
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_only_layers_without_numbers_take_no_time(
-        batch: int, paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        batch: int, paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     algorithm, tuner = Paced("paced", 100.0), paced_tuner()
     known(algorithm)
     problem = Conv2dProblem(batch, 4, 1, 1, 1, (1, 1))
@@ -180,8 +172,7 @@ def test_a_dense_algorithm_takes_no_notice_of_zeros() -> None:
 
 
 def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     dense = Paced("paced dense", 100.0, 90.0)
     known(dense)
     layers = [layer("one", mask="one", density=0.1), layer("two", mask="two", density=0.5, seed=1),
@@ -205,8 +196,7 @@ def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
 
 
 def test_a_check_with_other_constants_is_stored(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known) -> None:
     dense = Paced("paced dense", 100.0)
     known(dense)
     one, two = layer("one"), layer("two", seed=1)
@@ -219,8 +209,8 @@ def test_a_check_with_other_constants_is_stored(
 
 
 def test_an_interrupt_keeps_the_checks_that_were_passed(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     dense = Paced("paced dense", 100.0)
     known(dense)
     layers = [layer(name, seed=seed) for seed, name in enumerate(("one", "two", "three"))]

@@ -25,7 +25,6 @@ from gossamer.tensor import default_spec
 from tests.ops.recording import RecordingDevice
 
 PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
-OTHER = replace(PROBLEM, out_channels=8)
 
 
 class Listed(Algorithm):

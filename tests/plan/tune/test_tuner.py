@@ -30,7 +30,7 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.fixtures import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
-from tests.plan.tune.paced import Paced, PacedDevice, layer
+from tests.plan.tune.paced import Known, MakeTuner, Paced, PacedDevice, layer
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ class _Liar(Algorithm):
                                                ("nothing", "wrong numbers"),
                                                ("crash", "does not run: no such thing")])
 def test_a_candidate_that_fails_is_excluded_and_named(
-    tuned: Callable[[], Plan], known: Callable[..., None], fault: str, reason: str
+    tuned: Callable[[], Plan], known: Known, fault: str, reason: str
 ) -> None:
     known(_Liar(fault))
     plan = tuned()
@@ -126,7 +126,7 @@ def test_a_candidate_that_fails_is_excluded_and_named(
 
 
 def test_a_lost_device_ends_the_measuring_and_the_next_process_leaves_its_candidate(
-    tuned: Callable[[], Plan], known: Callable[..., None]) -> None:
+    tuned: Callable[[], Plan], known: Known) -> None:
     known(_Liar("lost"))
     x = images(2)
     lost = 0
@@ -183,7 +183,7 @@ def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
 
 @pytest.mark.parametrize("where", [-1, 0, 40])
 def test_a_write_outside_the_output_is_found(
-    known: Callable[..., None], tmp_path: Path, own_cache: Path, where: int
+    known: Known, tmp_path: Path, own_cache: Path, where: int
 ) -> None:
     class Careless(HostIm2col):
         name = "careless"
@@ -222,7 +222,7 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
 
 
 def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        paced_device: PacedDevice, paced_tuner: MakeTuner, known: Known,
         monkeypatch: pytest.MonkeyPatch) -> None:
     def useless(self: Tuner, row: Row) -> bool:
         if row.variant["n"] == 0:

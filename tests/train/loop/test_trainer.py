@@ -103,6 +103,11 @@ def _trained(device: Device, blobs: Blobs, **settings: Any) -> MLP:
                              **settings}).fit(*blobs)
 
 
+def _use_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
+    _use(monkeypatch, Bounded())
+
+
 def _assert_same(first: MLP, second: MLP) -> None:
     for one, other in zip(first.coefs_, second.coefs_, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -113,8 +118,7 @@ def _assert_same(first: MLP, second: MLP) -> None:
 def test_an_epoch_is_cut_where_an_algorithm_is_bounded(blobs: Blobs, batch: int,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     uncut = _trained(find("host"), blobs, batch=batch)
-    monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
-    _use(monkeypatch, Bounded())
+    _use_bounded(monkeypatch)
     Bounded.launched.clear()
     cut = _trained(find("host"), blobs, batch=batch)
     assert cut.algorithm_ == "bounded"
@@ -129,8 +133,7 @@ def test_what_launches_several_kernels_is_recorded(blobs: Blobs,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     device = RecordingHost()
     uncut = _trained(find("host"), blobs, batch=8)
-    monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
-    _use(monkeypatch, Bounded())
+    _use_bounded(monkeypatch)
     recorded = _trained(device, blobs, batch=8)
     # 32 + 32 + 32 + 24 samples: the first of each length is launched, all others run as a graph
     assert device.captures == 2
@@ -159,8 +162,7 @@ def test_cut_epochs_of_several_networks(blobs: Blobs, monkeypatch: pytest.Monkey
     x, labels = blobs
     base = MLP.published((4, 5, 3), epochs=3, shuffle=True, device="host")
     uncut = sweep(base, {"seed": [0, 1, 2]}, x, labels)
-    monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
-    _use(monkeypatch, Bounded())
+    _use_bounded(monkeypatch)
     cut = sweep(base, {"seed": [0, 1, 2]}, x, labels, device=RecordingHost())
     for one, other in zip(uncut.networks, cut.networks, strict=True):
         _assert_same(one, other)
