@@ -30,7 +30,7 @@ def merged(build: Builder) -> list[Node]:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_pairs(seed: int) -> None:
     random, build = np.random.default_rng(seed), Builder()
-    kernels = random.integers(1, 4, size=(2, 2))
+    kernels = random.choice([1, 1, 2, 3], (2, 2))
     pads = random.integers(3, size=(2, 2)) * random.integers(2, size=(2, 2))
     strides = random.integers(1, 3, size=2)
     biases = random.integers(2, size=2)
@@ -48,15 +48,6 @@ def test_random_pairs(seed: int) -> None:
         assert count == 2
     elif ends_in_resize or not biases[0] or not pads[1].any():
         assert count == 1
-
-
-@pytest.mark.parametrize("size", [3, 5])
-def test_gates_of_rows_and_columns(size: int) -> None:
-    build, pad = Builder(), size // 2
-    x = depthwise(build, build.apply("relu", "x"), (1, size), (0, pad))
-    x = depthwise(build, x, (size, 1), (pad, 0))
-    resized(build, build.apply("sigmoid", x))
-    assert [node.op for node in merged(build)] == ["elementwise", "conv2d", "elementwise", "resize"]
 
 
 def test_large_windows_stay() -> None:
