@@ -1,5 +1,8 @@
 /* Squeeze-and-excite in inverted_residual_mma.cu. Each work-group of a cluster holds the hidden
- * channels of its chunks in shared memory, for a whole image. */
+ * channels of its chunks in shared memory, for a whole image.
+ *
+ * The first product has SQUEEZED results. Each result is a sum over all channels. `parts` holds the
+ * partial sum over each work-group's channels for each result, as (work-groups, results). */
 
 #pragma once
 
@@ -18,13 +21,52 @@
 #define SCALE_EPILOGUE(value, channel, index) value *= scale_operand0[channel];
 #endif
 
-#include "ops/fused/squeeze_excite.h"
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 2 /* work-groups of the cluster */
+#endif
+#if !defined CONFIGURED && !defined SQUEEZED
+#define SQUEEZED 8 /* results of the first product */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
 #include "mma_products.h"
 #include "mma_tile.h"
 
 #if EXCITES
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
+
+/* Adds up the sums of a warp's lanes, and stores the total in `parts` of all work-groups of the
+ * cluster. The total is the partial sum of work-group `rank` for result `number` of the first
+ * product. */
+INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
+{
+    sum = warp_sum(sum, lane);
+    if (lane < CLUSTER)
+        *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
+}
+
+/* Returns result `number` of the first product. All work-groups must have called give_part and then
+ * waited on a barrier of the cluster. */
+INLINE float sum_of_parts(const float *parts, int number)
+{
+    float sum = 0.0f;
+    UNROLL for (int other = 0; other < CLUSTER; other++)
+        sum += parts[other * SQUEEZED + number];
+    return sum;
+}
+
+/* Returns the result of the second product for a channel. weights: (SQUEEZED, channels). row:
+ * distance between rows of weights in memory, in elements. */
+INLINE float gate_sum(const float *squeezed, const REAL *weights, int row, int channel)
+{
+    float sum = 0.0f;
+    UNROLL_BY(8) for (int number = 0; number < SQUEEZED; number++)
+        sum = FMA(squeezed[number], LOAD_REAL(weights, number * row + channel), sum);
+    return sum;
+}
 
 /* Computes the mean over the image for each channel of this work-group's convolved chunks. means:
  * (chunks, CHUNK). */
