@@ -218,6 +218,11 @@ class Expression:
     def is_identity(self) -> bool:
         return not self.steps and self.outputs == (0,)
 
+    @property
+    def is_discontinuous(self) -> bool:
+        """Whether a step is discontinuous, as in layers that round or compute signs."""
+        return any(step.function in DISCONTINUOUS for step in self.steps)
+
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
         """Return the outputs for input arrays that broadcast against each other.
 

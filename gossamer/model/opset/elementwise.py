@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Composer, Expression, ExpressionStep
+from gossamer.expression import FUNCTIONS, Composer, Expression, ExpressionStep
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers, point
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import (
@@ -130,7 +130,7 @@ def _elementwise(attributes: dict[str, Any],
 
 
 def _is_discontinuous(node: Node) -> bool:
-    return any(step.function in DISCONTINUOUS for step in node.attributes["expression"].steps)
+    return bool(node.attributes["expression"].is_discontinuous)
 
 
 def _elementwise_facts(static: StaticGraph, node: Node,

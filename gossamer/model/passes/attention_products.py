@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.resolve import ShapesByBatch
@@ -51,7 +50,7 @@ def _may_be_joined(graph: Graph, node: Node) -> bool:
         and all(name in graph.constants and graph.constants[name].shape == (len(rows),)
                 for name in node.inputs[2:])
         and not are_scaled_signs(rows) and not (rows == np.rint(rows)).all()
-        and all(step.function not in DISCONTINUOUS for step in node.attributes["epilogue"].steps))
+        and not node.attributes["epilogue"].is_discontinuous)
 
 
 def _reaches_products(values: Sequence[str], users: dict[str, list[Node]]) -> bool:
@@ -78,12 +77,13 @@ def _reaches_products(values: Sequence[str], users: dict[str, list[Node]]) -> bo
 def _joined(graph: Graph, names: set[str], layers: Sequence[Node]) -> list[Node]:
     """Return the product that joins the products, and the split of its result."""
     first = layers[0]
-    axes = [0 if first.attributes["trans_b"] else 1, *[0] * (len(first.inputs) - 2)]
+    columns = 0 if first.attributes["trans_b"] else 1
+    axes = [columns, *[0] * (len(first.inputs) - 2)]
     joined = [add_constant(graph, names, f"{first.outputs[0]}.joined", np.concatenate(
         [graph.constants[layer.inputs[index]] for layer in layers], axis))
         for index, axis in enumerate(axes, 1)]
     result = new_name(names, f"{first.outputs[0]}.all")
-    sizes = tuple(len(output_rows(graph, layer)) for layer in layers)  # type: ignore[arg-type]
+    sizes = tuple(graph.constants[layer.inputs[1]].shape[columns] for layer in layers)
     return [Node("gemm", first.name, [first.inputs[0], *joined], [result], first.attributes,
                  first.source),
             Node("split", result, [result], [layer.outputs[0] for layer in layers],

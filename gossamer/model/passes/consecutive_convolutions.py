@@ -29,17 +29,17 @@ def merge_consecutive_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
     which the addition becomes one kernel.
     """
     users, names = readers(graph), names_of(graph)
-    makers: dict[str, Node] = {}
+    sums: dict[str, Sum] = {}
     replaced: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        first, second = makers.get(node.inputs[0]) if node.inputs else None, _depthwise(graph, node)
+        second = _depthwise(graph, node)
         if second is None:
             continue
-        makers[node.outputs[0]] = node
-        result, = node.outputs
+        result, first = node.outputs[0], sums.get(node.inputs[0])
+        sums[result] = second
         if first is None or len(users[node.inputs[0]]) > 1 or feeds_sign(result, users):
             continue
-        pair = _merged(_depthwise(graph, first), second, shapes.shapes(node.inputs[0]))
+        pair = _merged(first, second, shapes.shapes(node.inputs[0]))
         if pair is None:
             continue
         is_same = pair.constant.shape[1:] == (1, 1)
@@ -49,13 +49,13 @@ def merge_consecutive_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
         if is_same:
             nodes = [convolution(graph, names, branch, pair.constant)]
         else:
-            sums = convolution(graph, names, branch, np.zeros(()))
+            layer = convolution(graph, names, branch, np.zeros(()))
             bias = add_constant(graph, names, f"{result}.bias", pair.constant.astype(np.float32))
-            nodes = [sums, Node("elementwise", node.name, [*sums.outputs, bias], [],
-                                {"expression": apply("add")}, node.source)]
+            nodes = [layer, Node("elementwise", node.name, [*layer.outputs, bias], [],
+                                 {"expression": apply("add")}, node.source)]
         nodes[-1].outputs = [result]
-        del makers[result]
-        replaced |= {id(first): [], id(node): nodes}
+        del sums[result]
+        replaced |= {id(layer): [] for layer in branch.layers} | {id(node): nodes}
     graph.nodes = [new for node in graph.nodes for new in replaced.get(id(node), [node])]
 
 
@@ -69,13 +69,12 @@ def _depthwise(graph: Graph, node: Node) -> Sum | None:
     return found
 
 
-def _merged(first: Sum | None, second: Sum, between: list[tuple[int, ...]]) -> Sum | None:
+@np.errstate(all="ignore")
+def _merged(first: Sum, second: Sum, between: list[tuple[int, ...]]) -> Sum | None:
     """Return the result of both convolutions as a convolution and a constant, or None.
 
     between: the shape of the first result at each batch size.
     """
-    if first is None:
-        return None
     (one,), (other,) = first.branches, second.branches
     taps, more = one.weight.shape[2:], other.weight.shape[2:]
     pads = [(other.pads[axis], other.pads[axis + 2]) for axis in range(2)]
@@ -98,6 +97,8 @@ def _merged(first: Sum | None, second: Sum, between: list[tuple[int, ...]]) -> S
         is_same = (mask == mask[:1]).all() or not first.constant.any()
         masks.append(mask[:1] if is_same else mask)
     bias = np.einsum("crs,hr,ws->chw", other.weight[:, 0], *masks) * first.constant
+    if not (np.isfinite(weight.astype(np.float32)).all() and np.isfinite(bias).all()):
+        return None
     return Sum((Branch(
         one.layers + other.layers, one.source, weight, other.strides,
         tuple(a + b for a, b in zip(one.pads, other.pads, strict=True)), (1, 1), one.groups),),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS, Composer, Expression
+from gossamer.expression import Composer, Expression
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.resolve import ShapesByBatch
 from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
@@ -191,11 +191,11 @@ def _without_effect(graph: Graph, chain: _Chain,
         if node.op == "pool":
             is_constant &= window_reaches_image(node) & ((constants == 0) | _ignores_pads(node))
         elif node.op == "conv2d":
-            is_constant &= (constants == 0) | (not (_is_padded(node) or _is_discontinuous(node)))
+            is_constant &= (constants == 0) | (not _distorts_constants(node))
             sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
             constants = _epilogue(graph, node, sums.astype(np.float32))
     is_constant &= np.isfinite(constants)
-    if any(_is_padded(node) or _is_discontinuous(node) or feeds_sign(node.outputs[0], users)
+    if any(_distorts_constants(node) or feeds_sign(node.outputs[0], users)
            for node in chain.readers):
         # A bias cannot replace nonzero constants. With padding, windows at the border sum fewer
         # constants. With discontinuous epilogues, a bias may change results, because it changes the
@@ -215,6 +215,11 @@ def _is_padded(node: Node) -> bool:
     return any(node.attributes.get("pads", ())) or "auto_pad" in node.attributes
 
 
+def _distorts_constants(node: Node) -> bool:
+    """Whether a bias cannot replace a channel that is one nonzero number at every pixel."""
+    return _is_padded(node) or bool(node.attributes["epilogue"].is_discontinuous)
+
+
 def window_reaches_image(node: Node) -> bool:
     """Whether each window of a pool is certain to contain an element of the image."""
     a = node.attributes
@@ -227,12 +232,6 @@ def _ignores_pads(node: Node) -> bool:
     a = node.attributes
     return a["kind"] == "max" or not (
         a["count_include_pad"] and (_is_padded(node) or a["ceil_mode"]))
-
-
-def _is_discontinuous(node: Node) -> bool:
-    """Whether a layer's epilogue is discontinuous."""
-    expression: Expression = node.attributes["epilogue"]
-    return any(step.function in DISCONTINUOUS for step in expression.steps)
 
 
 def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS, Expression
+from gossamer.expression import Expression
 from gossamer.facts import are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.resolve import ShapesByBatch
@@ -43,19 +43,19 @@ class _Roles:
     mixed: tuple[str, ...] = ()
 
 
-def pad_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
+def pad_channels(graph: Graph, shapes: ShapesByBatch) -> None:
     """Pad the channels of images between convolutions to a multiple of eight.
 
     Element-wise nodes, depthwise convolutions, pools and means may lie between the convolutions.
     Images of one pixel, and vectors of means, are sliced and padded where nodes of other ops read
-    and write them. Adds a note to the graph. Returns whether the graph was changed.
+    and write them. Adds a note to the graph.
     """
     channels = _channels(graph, shapes)
     roles = [_roles(graph, node, channels, shapes) for node in graph.nodes]
     padded = {name for group in _groups(roles)
               if _may_be_padded(graph, group, roles, channels, shapes) for name in group}
     if not padded:
-        return False
+        return
     graph.notes.append(f"the channels of {len(padded)} values are {_PADDED}")
     added = {name: -channels[name] % _MULTIPLE for name in padded}
     names, nodes, sliced = names_of(graph), list[Node](), dict[str, str]()
@@ -77,7 +77,6 @@ def pad_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
                 "mode": "constant", "value": 0.0,
                 "pads": (*[0] * (rank + 1), added[name], *[0] * (rank - 2))}, node.source))
     graph.nodes = nodes
-    return True
 
 
 def has_padded_channels(notes: Iterable[str]) -> bool:
@@ -102,7 +101,7 @@ def _roles(graph: Graph, node: Node, channels: Mapping[str, int],
                    if name and name not in graph.constants)
     rows = output_rows(graph, node)
     if rows is not None and values[0] == node.inputs[0] and not (
-            are_scaled_signs(rows) or _is_discontinuous(node)):
+            are_scaled_signs(rows) or _expression(node).is_discontinuous):
         groups = node.attributes.get("groups", 1)
         if node.op == "gemm":
             return _Roles() if node.attributes["trans_a"] else _Roles((), values[:1])
@@ -111,7 +110,8 @@ def _roles(graph: Graph, node: Node, channels: Mapping[str, int],
         return _Roles(values) if rows.shape[:2] == (groups, 1) else _Roles()
     if node.op == "elementwise" and shapes.rank(node.outputs[0]) == 4:
         count = channels.get(node.outputs[0])
-        if {channels.get(name) for name in values} == {count} and not _is_discontinuous(node) and (
+        if {channels.get(name) for name in values} == {count} and (
+                not _expression(node).is_discontinuous) and (
                 all(_is_scalar_or_channels(graph.constants[name], count) for name in node.inputs
                     if name in graph.constants)):
             return _Roles(values)
@@ -127,11 +127,6 @@ def _makes_vectors(node: Node, channels: Mapping[str, int], shapes: ShapesByBatc
     return node.op in TO_VECTORS and is_pixel(node.inputs[0], shapes) and (
         shapes.rank(node.outputs[0]) == 2
         and channels.get(node.outputs[0], 0) == channels.get(node.inputs[0]))
-
-
-def _is_discontinuous(node: Node) -> bool:
-    """Whether a node rounds or compares, as quantised and binarised layers do."""
-    return any(step.function in DISCONTINUOUS for step in _expression(node).steps)
 
 
 def _expression(node: Node) -> Expression:
